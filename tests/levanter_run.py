@@ -25,13 +25,24 @@ def build_model(hub_config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
     from haliax import Axis
     from haliax.state_dict import from_torch_compatible_state_dict
 
-    from service.checkpoint.levanter import levanter_config
+    from service.checkpoint.levanter import levanter_config, one_device_mesh
 
     config = levanter_config(hub_config)
     vocab = Axis("vocab", int(hub_config["vocab_size"]))
-    with implicit_promotion():
+    with implicit_promotion(), jax.set_mesh(one_device_mesh(config)):
         shapes = equinox.filter_eval_shape(config.build, vocab, key=jax.random.PRNGKey(0))
-    return from_torch_compatible_state_dict(shapes, {name: jnp.asarray(array) for name, array in tensors.items()})
+        return from_torch_compatible_state_dict(shapes, {name: jnp.asarray(array) for name, array in tensors.items()})
+
+
+def levanter_logits(model: Any, token_ids: np.ndarray) -> np.ndarray:
+    """Return the logits of Levanter's forward, [token, vocab]; its experts ask for a mesh around the call."""
+    import haliax as hax
+    import jax
+    from levanter.layers.attention import AttentionMask
+
+    forward = hax.named_jit(lambda model, ids: model(ids, AttentionMask.causal()))
+    logits = forward(model, hax.named(jax.numpy.asarray(token_ids), "position"))
+    return np.asarray(logits.rearrange(("position", "vocab")).array)
 
 
 def save_step(run: Path, step: int, hub_config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:

@@ -16,11 +16,11 @@ import numpy as np
 
 import service
 from service.bundles.bundle import MANIFEST_NAME, Bundle, BundleRefused, Manifest, check_names, inputs_of
-from service.bundles.folder import BundleFolder, BundlePlace
+from service.bundles.folder import BundleFolder
 from service.bundles.key import BundleKey, machine_inputs, source_digest
 from service.bundles.location import local_folder, shared_location
 from service.bundles.partial import PartialBundle
-from service.bundles.prefetch import PrefetchedBundle
+from service.bundles.prefetch import NOTHING, PrefetchedBundle
 from service.bundles.signature import UNSIGNED, Signer
 from service.device.mesh import DeviceMesh
 from service.encoder.shapes import EncoderShapes
@@ -31,7 +31,10 @@ from service.models.encoders.registry import AnyEncoderConfig
 from service.models.quantization import Quantization
 from service.observability.metrics import Metrics
 from service.settings import Settings
+from service.storage.entries import Entries
 from service.storage.location import LocalLocation
+from service.storage.retry import TransferLimits
+from service.storage.store import open_store
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ TRACED_SOURCES = (
 )
 # Reads are latency-bound: many small remote files.
 NUM_READERS = 8
+# A start must not wait long for a bundle, since it can always compile.
+READ_DEADLINE_S = 60.0
 
 
 def bundle_key(
@@ -88,9 +93,9 @@ class BundlePlaces:
 
     def __init__(
         self,
-        places: Sequence[BundlePlace],
+        places: Sequence[Entries],
         metrics: Metrics,
-        prefetched: PrefetchedBundle | None = None,
+        prefetched: PrefetchedBundle = NOTHING,
         signer: Signer = UNSIGNED,
     ) -> None:
         self.places = places
@@ -101,7 +106,11 @@ class BundlePlaces:
 
     @classmethod
     def of_settings(
-        cls, settings: Settings, checkpoint_uri: str, metrics: Metrics, prefetched: PrefetchedBundle | None = None
+        cls,
+        settings: Settings,
+        checkpoint_uri: str,
+        metrics: Metrics,
+        prefetched: PrefetchedBundle = NOTHING,
     ) -> "BundlePlaces":
         """Return the stores that the settings configure.
 
@@ -160,7 +169,7 @@ class BundlePlaces:
         for place in self.places:
             place.close()
 
-    def _try(self, place: BundlePlace, key: BundleKey, names: Sequence[str]) -> Bundle | None:
+    def _try(self, place: Entries, key: BundleKey, names: Sequence[str]) -> Bundle | None:
         """Read a bundle, or return None if there is no usable one."""
         try:
             return self._read(place, key, names)
@@ -172,17 +181,16 @@ class BundlePlaces:
             logger.warning("the bundle could not be read; compiling instead", extra=_log_fields(place, error))
         return None
 
-    def _read(self, place: BundlePlace, key: BundleKey, names: Sequence[str]) -> Bundle | None:
+    def _read(self, place: Entries, key: BundleKey, names: Sequence[str]) -> Bundle | None:
         data = place.read(key.digest, MANIFEST_NAME)
         if data is None:
             return None
         manifest = Manifest.parse(place.uri, data, key, self._signer)
         check_names(place.uri, manifest, names)
-        sha256 = self._prefetched.sha256 if self._prefetched is not None else None
 
         def read_one(name: str) -> bytes:
             file = place.read(key.digest, manifest.executables[name].file)
-            return manifest.check(place.uri, name, file, sha256)
+            return manifest.check(place.uri, name, file, self._prefetched.sha256)
 
         with ThreadPoolExecutor(NUM_READERS, thread_name_prefix="bundle") as pool:
             return Bundle(manifest, dict(zip(names, pool.map(read_one, names), strict=True)))
@@ -190,7 +198,7 @@ class BundlePlaces:
     def _count(self) -> None:
         self._metrics.bundle_load.labels(self.outcome).inc()
 
-    def _discard(self, place: BundlePlace, key: BundleKey) -> None:
+    def _discard(self, place: Entries, key: BundleKey) -> None:
         try:
             place.discard(key.digest)
         except (OSError, ServiceError) as error:
@@ -206,17 +214,17 @@ class BundlePlaces:
         logger.info("no bundle for this start yet", extra={"key": key.digest, **nearest})
 
 
-def _shared_place(settings: Settings, checkpoint_uri: str) -> BundlePlace | None:
+def _shared_place(settings: Settings, checkpoint_uri: str) -> Entries | None:
     location = shared_location(settings.bundle_uri, checkpoint_uri)
     if location is None:
         return None
     if isinstance(location, LocalLocation):
         return BundleFolder(location.path, is_private=False)
-    from service.bundles.bucket import BundleBucket
+    limits = TransferLimits(deadline_s=READ_DEADLINE_S)
+    store = open_store(location.uri, "BUNDLE_URI", emulator_host=settings.storage_emulator_host, limits=limits)
+    return Entries(store, MANIFEST_NAME)
 
-    return BundleBucket(location, emulator_host=settings.storage_emulator_host)
 
-
-def _log_fields(place: BundlePlace, error: Exception) -> dict[str, Any]:
+def _log_fields(place: Entries, error: Exception) -> dict[str, Any]:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return {"place": place.uri, "reason": reason}

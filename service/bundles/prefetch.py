@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from service.bundles.bundle import MANIFEST_NAME
+
 
 @dataclass(frozen=True)
 class PrefetchedBundle:
@@ -27,14 +29,16 @@ class PrefetchedBundle:
         return known if known is not None else hashlib.sha256(data).hexdigest()
 
 
+NOTHING = PrefetchedBundle()
+
+
 def prefetch_bundle(folder: Path) -> PrefetchedBundle:
     """Read the most recently used bundle of a folder, as far as possible."""
     files: dict[Path, bytes] = {}
     sums: dict[int, str] = {}
     try:
-        bundles = [path for path in folder.iterdir() if not path.name.startswith(".")]
-        last = max(bundles, key=lambda path: path.stat().st_mtime, default=None)
-        for path in last.iterdir() if last is not None else ():
+        last = max(folder.glob(f"*/{MANIFEST_NAME}"), key=lambda path: path.stat().st_mtime, default=None)
+        for path in last.parent.iterdir() if last is not None else ():
             data = path.read_bytes()
             sums[id(data)] = hashlib.sha256(data).hexdigest()
             files[path] = data

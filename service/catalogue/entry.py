@@ -36,6 +36,7 @@ class ModelEntry:
     is_run: bool = False  # whether `uri` is a described Levanter run, so that a refresh looks for its step
     generations: Mapping[str, int] = field(default_factory=dict)  # pinned generation by file name
     tokenizer_uri: str | None = None
+    adapter_uri: str | None = None
     dtype: str | None = None
     quantization: str | None = None
     kv_dtype: str | None = None
@@ -60,6 +61,7 @@ class ModelEntry:
             "model_uri": self.uri,
             "model_name": ",".join(self.names),
             "tokenizer_uri": self.tokenizer_uri,
+            "adapter_uri": self.adapter_uri,
             "dtype": self.dtype,
             "quantization": self.quantization,
             "kv_dtype": self.kv_dtype,

@@ -9,11 +9,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from service.checkpoint.discover import LocatedCheckpoint, OpenSource
+from service.checkpoint.discover import LocatedCheckpoint
+from service.checkpoint.file_set import OpenSource
 from service.checkpoint.layout import CONVERSION_MARKER, TOKENIZER_FILES, LevanterLayout, detect_layout
 from service.checkpoint.model_config import CONFIG_JSON
 from service.checkpoint.tokenizer_files import pull_tokenizer
-from service.errors import CheckpointNotFound
 from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache
 from service.storage.location import parse_location
@@ -47,21 +47,6 @@ def conversion_name(uri: str, open_source: OpenSource, sources: Sequence[str | N
     versions = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in inside)
     text = json.dumps([FORMAT, source.uri, list(sources), versions])
     return hashlib.sha256(text.encode()).hexdigest()[:40]
-
-
-def is_conversion(uri: str, open_source: OpenSource) -> bool:
-    """Return whether a location holds a complete conversion.
-
-    Raises:
-        CheckpointError: the location cannot be read.
-    """
-    source = open_source(parse_location(uri))
-    try:
-        return any(info.name == CONVERSION_MARKER for info in source.list())
-    except CheckpointNotFound:
-        return False
-    finally:
-        source.close()
 
 
 def write_conversion(folder: Path, located: LocatedCheckpoint, cache: CheckpointCache, progress: Progress) -> None:

@@ -17,7 +17,7 @@ from service.errors import MalformedCheckpoint, MissingFile
 from service.models.registry import RUN
 
 VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight", "wte.weight")
-EMBEDDING = "model/embeddings/token_embeddings/weight"
+EMBEDDINGS = ("model/embeddings/token_embeddings/weight", "model/transformer/token_embed")
 # Each type of a run, the class of its configuration, and the model_type of its export to Hugging Face.
 TYPES = {
     "apertus": ("levanter.models.apertus", "ApertusConfig", "apertus"),
@@ -33,6 +33,7 @@ TYPES = {
     "qwen": ("levanter.models.qwen", "QwenConfig", "qwen2"),
     "qwen3": ("levanter.models.qwen", "Qwen3Config", "qwen3"),
     "qwen3_moe": ("levanter.models.qwen3_moe", "Qwen3MoeConfig", "qwen3_moe"),
+    "snowball": ("levanter.models.snowball", "SnowballConfig", "grug_moe"),
 }
 
 
@@ -56,7 +57,7 @@ def stored_vocab_size(manifest: bytes) -> int | None:
     """Return how many rows the embedding has, from a checkpoint's `manifest.json`; None if it has no shape of it."""
     try:
         arrays = json.loads(manifest)["arrays"]
-        return next(int(array["shape"][0]) for array in arrays if array["path"] == EMBEDDING)
+        return next(int(array["shape"][0]) for array in arrays if array["path"] in EMBEDDINGS)
     except (ValueError, TypeError, KeyError, IndexError, StopIteration):
         return None
 
@@ -118,7 +119,7 @@ def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> di
     stored = stored_vocab_size(manifest.read_bytes()) if manifest.is_file() else None
     vocab = Axis("vocab", stored or int(hub_config["vocab_size"]))
     config = decode_config(hub_config[RUN])
-    with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.set_mesh(_one_device_mesh()):
+    with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.set_mesh(one_device_mesh(config)):
         shapes = equinox.filter_eval_shape(config.build, vocab, key=jax.random.PRNGKey(0))
         try:
             model = load_checkpoint(shapes, step_path, subpath="model")
@@ -151,10 +152,17 @@ def levanter_config(hub_config: Mapping[str, Any]) -> Any:
     return dataclasses.replace(config, head_dim=head_dim) if hasattr(config, "head_dim") else config
 
 
-def _one_device_mesh() -> Any:
+def one_device_mesh(config: Any) -> Any:
+    """Return a mesh on which Levanter builds a model of a configuration."""
     import jax
 
-    return jax.sharding.Mesh(np.array(jax.local_devices(backend="cpu")[:1]), ("data",))
+    device = jax.local_devices(backend="cpu")[0]
+    if not config.requires_explicit_mesh_axes:
+        return jax.sharding.Mesh(np.array([device]), ("data",))
+    # Source: Levanter `grug/sharding.py` (compact_grug_mesh)
+    axes = ("replica_dcn", "data", "context", "expert", "model")
+    types = (jax.sharding.AxisType.Explicit,) * len(axes)
+    return jax.sharding.Mesh(np.array([device]).reshape((1,) * len(axes)), axes, axis_types=types)
 
 
 def _cut_padding(array: np.ndarray, vocab_size: int, name: str) -> np.ndarray:

@@ -16,6 +16,7 @@ from service.kernels.memory import attend_memory
 from service.kernels.paging import Paging
 from service.kernels.reference import write_tokens
 from service.kernels.sharded import ShardedAttention
+from service.models.attended import gated_heads, without_own_value
 from service.models.description import Attention
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
@@ -61,7 +62,13 @@ class StepAttention:
             cache,
             self.paging,
             scoring=Scoring(description.scale, description.window, description.soft_cap),
+            sinks=weights["sinks"].array if description.has_sinks else None,
         )
+        if description.is_exclusive:
+            own_values = value.rearrange(("seq", "token", "kv_head", "head_dim")).array
+            attended = without_own_value(attended, own_values)
+        if description.has_gates:
+            attended = gated_heads(attended, x.rearrange(("seq", "token", "embed")).array, weights["head_gates"].array)
         merged = hax.named(attended.reshape(*attended.shape[:2], -1), ("seq", "token", "heads"))
         with jax.named_scope("output"):
             out = self.multiply.constrained(self.multiply(merged, weights, "output", ("heads",)))

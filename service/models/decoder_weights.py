@@ -22,6 +22,9 @@ from service.models.description import (
 from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
+# In a narrower type a bias of the router would choose other experts.
+ALWAYS_WIDE = ".router_bias"
+
 
 def decoder_weight_specs(
     config: DecoderConfig,
@@ -39,6 +42,8 @@ def decoder_weight_specs(
     """
     wide = (
         replace(spec, dtype=weight_dtype if weight_dtype and spec.num_in_axes else dtype)
+        if not spec.name.endswith(ALWAYS_WIDE)
+        else spec
         for spec in _wide_specs(config)
     )
     return quantized_specs(wide, quantization, config.layer_storage)
@@ -50,10 +55,10 @@ def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:
     if config.num_positions:
         shape = (config.num_positions, embed)
         yield _plain("positions", ("position", "embed"), shape, f"{names.prefix}{names.positions}.weight")
-    yield from _norm(config.embed_norm, "embed_norm", embed, "", names.embed_norm)
+    yield from _norm(config.embed_norm, "embed_norm", embed, "", names, tensor=names.embed_norm)
     for number, layer in enumerate(config.layers):
         yield from _layer(layer, f"layers.{number}.", names.of_layer(number), embed, names)
-    yield from _norm(config.final_norm, "final_norm", embed, names.prefix, names.final_norm)
+    yield from _norm(config.final_norm, "final_norm", embed, names.prefix, names, tensor=names.final_norm)
     if not config.has_tied_embeddings:
         yield _product("unembed", ("vocab", "embed"), (vocab, embed), f"{names.head}.weight")
     if config.speech_encoder is not None:
@@ -68,22 +73,25 @@ def _speech_encoder(encoder: SpeechEncoder) -> Iterator[WeightSpec]:
         yield _plain(f"encoder.{name}_bias", ("embed",), (embed,), f"{tensor}.bias")
     for number, layer in enumerate(encoder.layers):
         yield from _layer(layer, f"encoder.layers.{number}.", names.of_layer(number), embed, names)
-    yield from _norm(encoder.final_norm, "encoder.final_norm", embed, names.prefix, names.final_norm)
+    yield from _norm(encoder.final_norm, "encoder.final_norm", embed, names.prefix, names, tensor=names.final_norm)
 
 
 def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
-    yield from _norm(layer.attention_norm, ours + "attention_norm", embed, theirs, names.attention_norm)
+    def norm(norm: Norm | None, name: str, tensor: str | None) -> Iterator[WeightSpec]:
+        return _norm(norm, ours + name, embed, theirs, names, tensor=tensor)
+
+    yield from norm(layer.attention_norm, "attention_norm", names.attention_norm)
     yield from _attention(layer.attention, ours, theirs, embed, names)
-    yield from _norm(layer.attention_post_norm, ours + "attention_post_norm", embed, theirs, names.attention_post_norm)
+    yield from norm(layer.attention_post_norm, "attention_post_norm", names.attention_post_norm)
     if layer.memory_attention is not None:
-        yield from _norm(layer.memory_norm, ours + "memory_norm", embed, theirs, names.memory_norm)
+        yield from norm(layer.memory_norm, "memory_norm", names.memory_norm)
         yield from _memory_attention(layer.memory_attention, ours, theirs, embed, names)
-    yield from _norm(layer.mlp_norm, ours + "mlp_norm", embed, theirs, names.mlp_norm)
+    yield from norm(layer.mlp_norm, "mlp_norm", names.mlp_norm)
     if isinstance(layer.feed_forward, Experts):
         yield from _experts(layer.feed_forward, ours, theirs, embed, names)
     else:
         yield from _feed_forward(layer.feed_forward, ours, theirs, embed, names)
-    yield from _norm(layer.mlp_post_norm, ours + "mlp_post_norm", embed, theirs, names.mlp_post_norm)
+    yield from norm(layer.mlp_post_norm, "mlp_post_norm", names.mlp_post_norm)
 
 
 def _attention(attention: Attention, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
@@ -97,6 +105,13 @@ def _attention(attention: Attention, ours: str, theirs: str, embed: int, names: 
         yield _plain(ours + "output_bias", ("embed",), (embed,), f"{theirs}{names.output}.bias")
     if attention.qk_norm is not None:
         yield from _qk_norms(attention.qk_norm, attention, ours, theirs, names)
+    heads = (attention.num_kv_heads, attention.group_size)
+    if attention.has_sinks:
+        source = TensorSource(f"{theirs}{names.sinks}", (attention.num_heads,), heads)
+        yield WeightSpec(ours + "sinks", ("kv_head", "group"), heads, (source,))
+    if attention.has_gates:
+        source = TensorSource(f"{theirs}{names.head_gates}.weight", (attention.num_heads, embed), (*heads, embed))
+        yield WeightSpec(ours + "head_gates", ("kv_head", "group", "embed"), (*heads, embed), (source,))
 
 
 def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNames, embed: int | None) -> WeightSpec:
@@ -201,18 +216,36 @@ def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: Tensor
     number, mlp = experts.num_experts, experts.expert.size
     # As a plain array: in 8 bits a router would choose other experts.
     yield _plain(ours + "router", ("expert", "embed"), (number, embed), f"{theirs}{names.router}.weight")
-    of_each = 2 // len(names.expert_gate_up)
-    up_axes, down = ("expert", "gate_up", "mlp", "embed"), (names.expert_down or "",)
+    if experts.bias is not None:
+        yield _plain(ours + "router_bias", ("expert",), (number,), f"{theirs}{names.router}.bias")
+    of_each, is_transposed = 2 // len(names.expert_gate_up), names.has_transposed_experts
+    up_axes, up_shape = ("expert", "gate_up", "mlp"), (number, 2, mlp)
+    if experts.is_interleaved:
+        up_axes, up_shape = ("expert", "mlp", "gate_up"), (number, mlp, 2)
     up = tuple(
-        TensorSource(f"{theirs}{name}", (*stack, of_each * mlp, embed), (*(stack or (1,)), of_each, mlp, embed))
+        TensorSource(
+            f"{theirs}{name}",
+            (*stack, of_each * mlp, embed),
+            (*(stack or (1,)), *((mlp, 2) if experts.is_interleaved else (of_each, mlp)), embed),
+            is_transposed=is_transposed,
+        )
         for name, stack in _each_expert(names.expert_gate_up, number)
     )
-    yield WeightSpec(ours + "expert_gate_up", up_axes, (number, 2, mlp, embed), up, num_in_axes=1)
+    concat_axis = 1 if len(up) == 2 and number > 1 else 0
+    gate_up = ours + "expert_gate_up"
+    yield WeightSpec(gate_up, (*up_axes, "embed"), (*up_shape, embed), up, concat_axis, num_in_axes=1)
     downs = tuple(
-        TensorSource(f"{theirs}{name}", (*stack, embed, mlp), (*(stack or (1,)), embed, mlp))
-        for name, stack in _each_expert(down, number)
+        TensorSource(
+            f"{theirs}{name}", (*stack, embed, mlp), (*(stack or (1,)), embed, mlp), is_transposed=is_transposed
+        )
+        for name, stack in _each_expert((names.expert_down or "",), number)
     )
-    yield WeightSpec(ours + "expert_down", ("expert", "embed", "mlp"), (number, embed, mlp), downs, num_in_axes=1)
+    down = ours + "expert_down"
+    yield WeightSpec(down, ("expert", "embed", "mlp"), (number, embed, mlp), downs, num_in_axes=1)
+    if experts.expert.has_bias:
+        bias = TensorSource(f"{theirs}{names.expert_gate_up[0]}_bias", (number, 2 * mlp), up_shape)
+        yield WeightSpec(f"{gate_up}_bias", up_axes, up_shape, (bias,))
+        yield _plain(f"{down}_bias", ("expert", "embed"), (number, embed), f"{theirs}{names.expert_down}_bias")
     if experts.shared is not None:
         yield from _feed_forward(experts.shared, ours, theirs, embed, names)
 
@@ -225,11 +258,19 @@ def _each_expert(names: tuple[str, ...], number: int) -> Iterator[tuple[str, tup
         yield from ((name, (number,)) for name in names)
 
 
-def _norm(norm: Norm | None, name: str, size: int, theirs: str, tensor: str | None) -> Iterator[WeightSpec]:
-    if norm is not None and norm.has_weight:
+def _norm(
+    norm: Norm | None, name: str, size: int, theirs: str, names: TensorNames, *, tensor: str | None
+) -> Iterator[WeightSpec]:
+    if norm is None:
+        return
+    if norm.has_weight:
         yield _plain(name, ("embed",), (size,), f"{theirs}{tensor}.weight")
-    if norm is not None and norm.has_bias:
+    if norm.has_bias:
         yield _plain(f"{name}_bias", ("embed",), (size,), f"{theirs}{tensor}.bias")
+    if norm.gate_rank:
+        gate = theirs + dict(names.norm_gates)[tensor or ""]
+        yield _plain(f"{name}_gate_down", ("rank", "embed"), (norm.gate_rank, size), f"{gate}.down_proj.weight")
+        yield _plain(f"{name}_gate_up", ("embed", "rank"), (size, norm.gate_rank), f"{gate}.up_proj.weight")
 
 
 def _plain(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str) -> WeightSpec:

@@ -1,10 +1,12 @@
 """Normalization of named arrays."""
 
 import haliax as hax
+import jax
 import jax.numpy as jnp
 from haliax import NamedArray
 
-from service.models.description import Norm, NormKind
+from service.models.activations import activate
+from service.models.description import Activation, Norm, NormKind
 from service.models.multiply import NamedWeights
 
 
@@ -28,4 +30,13 @@ def normalized(
         normal = normal * (scale + 1 if norm.is_plus_one else scale)
     if norm.has_bias:
         normal = normal + weights[f"{name}_bias"].astype(normal.dtype)
-    return normal.astype(x.dtype)
+    normal = normal.astype(x.dtype)
+    return _gated(normal, weights, name) if norm.gate_rank else normal
+
+
+def _gated(x: NamedArray, weights: NamedWeights, name: str) -> NamedArray:
+    """Multiply each dimension by a number between 0 and 1 that depends on all."""
+    down = hax.dot(x, weights[f"{name}_gate_down"], axis="embed")
+    inner = hax.named(activate(down.array, Activation.SILU), down.axes)
+    gate = hax.dot(inner, weights[f"{name}_gate_up"], axis="rank")
+    return x * hax.named(jax.nn.sigmoid(gate.array), gate.axes).rearrange(x.axes)

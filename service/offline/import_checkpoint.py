@@ -7,6 +7,7 @@ continues with the missing files.
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from fnmatch import fnmatch
 
 from huggingface_hub import HfApi
@@ -14,7 +15,6 @@ from huggingface_hub import HfApi
 from service.errors import CheckpointNotFound, SettingsError
 from service.offline.hub_file import HubEntry, opened
 from service.storage.gcs.store import BucketStore
-from service.storage.gcs.upload import GcsUploader
 from service.storage.hub_errors import hub_errors
 from service.storage.location import GcsLocation, HubLocation, parse_location
 
@@ -53,21 +53,21 @@ def import_checkpoint(source: str, target: str, *, emulator_host: str | None) ->
     if not isinstance(bucket, GcsLocation) or not bucket.prefix:
         raise SettingsError("TARGET", f"{target!r} is not a folder of a bucket. Write gs://bucket/folder.")
     commit, entries = _listed(hub)
-    present = _present(BucketStore(bucket, emulator_host=emulator_host), hub, commit)
-    missing = [entry for entry in entries if entry.name not in present]
-    logger.info(
-        "importing", extra={"commit": commit, "files": len(missing), "bytes": sum(e.size_bytes for e in missing)}
-    )
-    with GcsUploader(bucket, emulator_host=emulator_host) as uploader:
+    with closing(BucketStore(bucket, emulator_host=emulator_host)) as store:
+        present = _present(store, hub, commit)
+        missing = [entry for entry in entries if entry.name not in present]
+        logger.info(
+            "importing", extra={"commit": commit, "files": len(missing), "bytes": sum(e.size_bytes for e in missing)}
+        )
 
         def copy(entry: HubEntry) -> None:
             with opened(hub.uri, hub.repo, commit, entry) as stream:
-                uploader.upload(entry.name, stream, replaces=None)
+                store.write(entry.name, stream, replaces=False)
             logger.info("imported", extra={"file": entry.name, "bytes": entry.size_bytes})
 
         if not present:
             record = json.dumps({"source": f"hf://{hub.repo}", "commit": commit}).encode()
-            uploader.upload(RECORD, record, replaces=None)
+            store.write(RECORD, record, replaces=False)
         with ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="import") as pool:
             list(pool.map(copy, [entry for entry in missing if entry.name != LAST]))
         for entry in missing:

@@ -3,17 +3,25 @@
 import contextlib
 import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from service.bundles.folder import MAX_BUNDLES
 from service.bundles.location import shared_location
 from service.checkpoint import conversion
-from service.checkpoint.discover import LocatedCheckpoint, OpenSource
+from service.checkpoint.discover import LocatedCheckpoint
+from service.checkpoint.file_set import OpenSource
 from service.checkpoint.layout import CONVERSION_MARKER
 from service.errors import CheckpointError
 from service.observability.progress import Progress
 from service.settings import Settings
 from service.storage.cache.cache import CheckpointCache
-from service.storage.location import GcsLocation, LocalLocation
+from service.storage.entries import Entries, FolderEntries
+from service.storage.files import part_path
+from service.storage.location import LocalLocation
+from service.storage.objects import PART_SUFFIX
+from service.storage.store import open_store
 
 logger = logging.getLogger(__name__)
 
@@ -24,17 +32,17 @@ def find_conversion(settings: Settings, uri: str, open_source: OpenSource) -> st
     Raises:
         CheckpointError: there is no checkpoint.
     """
-    local, shared = _local(settings), _shared(settings, uri)
-    if shared is None and not local.is_dir():
-        return None  # no conversion can exist, so skip the LIST
-    name = conversion.conversion_name(uri, open_source, _sources(settings))
-    for place in (str(local), shared.uri if shared is not None else None):
-        if name is not None and place is not None:
+    with ExitStack() as opened:
+        local, *others = _places(settings, uri, opened)
+        if not others and not local.path.is_dir():
+            return None  # no conversion can exist, so skip the LIST
+        name = conversion.conversion_name(uri, open_source, _sources(settings))
+        for place in (local, *others):
             try:
-                if conversion.is_conversion(f"{place}/{name}", open_source):
-                    return f"{place}/{name}"
-            except CheckpointError as error:
-                logger.warning("the lookup of a conversion failed", extra={"place": place, "reason": str(error)})
+                if name is not None and place.holds(name):
+                    return f"{place.uri}/{name}"
+            except (CheckpointError, OSError) as error:
+                logger.warning("the lookup of a conversion failed", extra={"place": place.uri, "reason": str(error)})
     return None
 
 
@@ -47,47 +55,49 @@ def store_conversion(settings: Settings, located: LocatedCheckpoint, uri: str, o
         CheckpointError: the weights could not be read, or the shared location cannot be written.
         OSError: a folder cannot be written.
     """
-    from service.bundles.folder import BundleFolder
-
     name = conversion.conversion_name(uri, open_source, _sources(settings))
     if name is None:
         return []
-    cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_checkpoints)
-    local, shared = _local(settings), _shared(settings, uri)
-    if shared is not None and conversion.is_conversion(f"{shared.uri}/{name}", open_source):
-        return []
-    place = BundleFolder(local, max_bundles=settings.max_cached_checkpoints)
-    stored = []
-    if place.write_with(name, lambda part: conversion.write_conversion(part, located, cache, Progress())):
-        stored.append(place.uri)
-    if isinstance(shared, GcsLocation):
-        from service.bundles.bucket import BundleBucket
-
-        bucket = BundleBucket(shared, emulator_host=settings.storage_emulator_host)
-        with contextlib.closing(bucket):
-            if bucket.write_folder(name, local / name, CONVERSION_MARKER):
-                stored.append(shared.uri)
-    elif shared is not None and BundleFolder(shared.path).write_with(name, lambda part: _copy(local / name, part)):
-        stored.append(shared.uri)
-    return stored
+    with ExitStack() as opened:
+        local, *others = _places(settings, uri, opened)
+        if any(place.holds(name) for place in others):
+            return []
+        folder = local.path / name
+        if not local.holds(name):
+            folder = opened.enter_context(_temporary(folder))
+            cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_checkpoints)
+            conversion.write_conversion(folder, located, cache, Progress())
+        files = {path.name: path for path in folder.iterdir()}
+        return [place.uri for place in (local, *others) if place.write(name, files)]
 
 
-def _copy(folder: Path, part: Path) -> None:
-    shutil.copytree(folder, part, dirs_exist_ok=True)
+@contextmanager
+def _temporary(final: Path) -> Iterator[Path]:
+    """Make a folder on the file system of `final`, so that its files can be linked."""
+    part = part_path(final)
+    part.mkdir(mode=0o700, parents=True)
+    try:
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
-def _shared(settings: Settings, uri: str) -> GcsLocation | LocalLocation | None:
-    match shared_location(settings.bundle_uri, uri):
-        case GcsLocation(bucket, prefix):
-            return GcsLocation(bucket, f"{prefix}/{conversion.FOLDER}".lstrip("/"))
-        case LocalLocation(path):
-            return LocalLocation(path / conversion.FOLDER)
-        case None:
-            return None
+def _places(settings: Settings, uri: str, opened: ExitStack) -> tuple[FolderEntries, *tuple[Entries, ...]]:
+    """Return this machine's place and, if there is one, the shared one."""
+    path = settings.local_model_cache.expanduser().absolute() / conversion.FOLDER
+    local = _folder(path, settings.max_cached_checkpoints)
+    shared = shared_location(settings.bundle_uri, uri)
+    if shared is None:
+        return (local,)
+    if isinstance(shared, LocalLocation):
+        return local, _folder(shared.path / conversion.FOLDER, MAX_BUNDLES)
+    emulator_host = settings.storage_emulator_host
+    store = open_store(f"{shared.uri}/{conversion.FOLDER}", "BUNDLE_URI", emulator_host=emulator_host)
+    return local, opened.enter_context(contextlib.closing(Entries(store, CONVERSION_MARKER)))
 
 
-def _local(settings: Settings) -> Path:
-    return settings.local_model_cache.expanduser().absolute() / conversion.FOLDER
+def _folder(path: Path, max_entries: int) -> FolderEntries:
+    return FolderEntries(path, CONVERSION_MARKER, max_entries=max_entries, leftovers=f".*{PART_SUFFIX}")
 
 
 def _sources(settings: Settings) -> list[str | None]:

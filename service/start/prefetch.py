@@ -69,7 +69,7 @@ class PrefetchedWeights:
     begin_s: float  # when the prefetch began, in seconds since the process began
 
 
-def expect_weights(context: StartContext, *, checkpoint: LocatedCheckpoint) -> ExpectedWeights | None:
+def expect_weights(context: StartContext, checkpoint: LocatedCheckpoint) -> ExpectedWeights | None:
     """Predict which weights a CPU would serve.
 
     Returns None on a host with accelerators or little memory, or if the devices are already known.
@@ -84,14 +84,19 @@ def expect_weights(context: StartContext, *, checkpoint: LocatedCheckpoint) -> E
 
 def _expected(settings: Settings, checkpoint: LocatedCheckpoint, cancelled: threading.Event) -> ExpectedWeights | None:
     try:
-        specs = _weight_specs(settings, checkpoint)
+        specs = weight_specs(settings, checkpoint)
     except UnsupportedModel:
         return None  # the engine's spec raises it
     fits = host_bytes(specs) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
     return ExpectedWeights(specs, cancelled) if fits else None
 
 
-def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[WeightSpec, ...]:
+def weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[WeightSpec, ...]:
+    """Return the weights of a checkpoint that one CPU would serve.
+
+    Raises:
+        UnsupportedModel: the family or a feature of this model is not supported.
+    """
     uri, hub_config = checkpoint.uri, checkpoint.hub_config
     dtype = choose_dtype(settings.dtype, hub_config, "cpu")
     if is_encoder(hub_config, checkpoint.sentence_files):
@@ -103,7 +108,7 @@ def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[We
 
 
 def prefetch_weights(
-    context: StartContext, *, checkpoint: LocatedCheckpoint, expected_weights: ExpectedWeights | None
+    context: StartContext, checkpoint: LocatedCheckpoint, expected_weights: ExpectedWeights | None
 ) -> PrefetchedWeights | None:
     """Load the expected weights into host memory.
 
@@ -126,7 +131,7 @@ def prefetch_weights(
     return PrefetchedWeights(loaded, begin_s)
 
 
-def check_prefetch(_: StartContext, *, expected_weights: ExpectedWeights | None, spec: "ModelSpec") -> None:
+def check_prefetch(_: StartContext, expected_weights: ExpectedWeights | None, spec: "ModelSpec") -> None:
     """Cancel the prefetch if the engine needs different weights."""
     if expected_weights is not None and not expected_weights.match(spec):
         logger.info("the engine needs different weights than were prefetched; loading them")

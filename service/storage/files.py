@@ -58,16 +58,6 @@ def try_lock(path: Path, *, is_shared: bool = False) -> FileLock | None:
     return None
 
 
-def try_lock_folder(path: Path) -> FileLock | None:
-    """Lock an existing folder; return None while another process holds it.
-
-    Raises:
-        OSError: the folder does not exist or cannot be locked.
-    """
-    descriptor = _open_locked(path, os.O_RDONLY | os.O_DIRECTORY, is_shared=False)
-    return None if descriptor is None else FileLock(descriptor)
-
-
 def try_lock_descriptor(descriptor: int, *, is_shared: bool = False) -> bool:
     """Lock an open file until its descriptor is closed; return False while another process holds it.
 

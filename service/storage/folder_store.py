@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import BinaryIO
 
-from service.storage.files import FileLock, atomic_write, part_path, replace_synced, sync, try_lock
+from service.storage.files import FileLock, part_path, sync, try_lock
 from service.storage.objects import PART_SUFFIX, check_name
 
 CLAIMS = "claims"
@@ -18,6 +18,9 @@ class FolderStore:
     def __init__(self, path: Path) -> None:
         self.uri = str(path)
         self._path = path
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
 
     def list(self, folder: str) -> dict[str, int]:
         """Return the sizes of all complete files below a folder; "" means the whole store."""
@@ -41,27 +44,17 @@ class FolderStore:
         """Open a file, or return None if it does not exist. A file deleted afterwards can still be read to its end."""
         try:
             return self._at(name).open("rb")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def write(self, name: str, content: bytes | BinaryIO) -> None:
+    def write(self, name: str, content: bytes | Path | BinaryIO, *, replaces: bool = True) -> bool:
+        """Write a file; one that is given as a path is linked where possible, and equal bytes stay as they are."""
+        if isinstance(content, bytes) and self._has(name, content):
+            return replaces
         try:
-            self._write(self._with_parent(name), content)
+            return _write(self._with_parent(name), content, replaces=replaces)
         except FileNotFoundError:  # a concurrent `delete` removed the empty folder
-            self._write(self._with_parent(name), content)
-
-    def _write(self, path: Path, content: bytes | BinaryIO) -> None:
-        if isinstance(content, bytes):
-            atomic_write(path, content)
-            return
-        part = part_path(path)
-        try:
-            content.seek(0)
-            with part.open("xb") as file:
-                shutil.copyfileobj(content, file)
-            replace_synced(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+            return _write(self._with_parent(name), content, replaces=replaces)
 
     def copy(self, name: str, target: str) -> bool:
         """Hard-link a file to a second name; safe because files are replaced, never modified."""
@@ -87,11 +80,25 @@ class FolderStore:
             while (path := path.parent) != self._path:
                 path.rmdir()
 
+    def delete_folder(self, folder: str) -> None:
+        """Delete a folder, at once for all readers."""
+        path = self._at(folder)
+        trash = part_path(path)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
+
     def claim(self, name: str) -> "FolderClaim | None":
         """Lock a file of this name; the kernel releases it when the process ends."""
         path = self._with_parent(f"{CLAIMS}/{name}")
         lock = try_lock(path)
         return None if lock is None else FolderClaim(path, lock)
+
+    def _has(self, name: str, content: bytes) -> bool:
+        path = self._at(name)
+        with contextlib.suppress(OSError):
+            return path.stat().st_size == len(content) and path.read_bytes() == content
+        return False
 
     def _at(self, name: str) -> Path:
         check_name(self.uri, name)
@@ -99,6 +106,7 @@ class FolderStore:
 
     def _with_parent(self, name: str) -> Path:
         path = self._at(name)
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
 
@@ -118,3 +126,45 @@ class FolderClaim:
         """Delete the file, then release the lock."""
         self._path.unlink(missing_ok=True)
         self._lock.release()
+
+
+def _write(path: Path, content: bytes | Path | BinaryIO, *, replaces: bool) -> bool:
+    part = part_path(path)
+    try:
+        _fill(part, content)
+        sync(part)
+        if replaces:
+            part.replace(path)
+        elif not _place_new(part, path):
+            return False
+        sync(path.parent)
+        return True
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _fill(part: Path, content: bytes | Path | BinaryIO) -> None:
+    if isinstance(content, bytes):
+        with part.open("xb") as file:
+            file.write(content)
+    elif isinstance(content, Path):
+        try:
+            part.hardlink_to(content)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(content, part)
+    else:
+        content.seek(0)
+        with part.open("xb") as file:
+            shutil.copyfileobj(content, file)
+
+
+def _place_new(part: Path, path: Path) -> bool:
+    try:
+        path.hardlink_to(part)
+    except FileExistsError:
+        return False
+    except OSError:  # the file system has no links
+        if path.exists():
+            return False
+        part.replace(path)
+    return True

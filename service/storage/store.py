@@ -3,11 +3,13 @@
 Objects become visible only when complete. A claim gives one process at a time the right to work on something.
 """
 
+from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
 from service.errors import SettingsError
 from service.storage.folder_store import FolderStore
 from service.storage.location import GcsLocation, LocalLocation, parse_location
+from service.storage.retry import TransferLimits
 
 
 @runtime_checkable
@@ -39,8 +41,11 @@ class ObjectStore(Protocol):
         """Open an object, or a copy of it, for reading; return None if it does not exist."""
         ...
 
-    def write(self, name: str, content: bytes | BinaryIO) -> None:
-        """Write or replace an object."""
+    def write(self, name: str, content: bytes | Path | BinaryIO, *, replaces: bool = True) -> bool:
+        """Write an object from bytes, an open file, or a file that is no longer modified.
+
+        Returns False if the object exists and `replaces` is false; of several such writers, one gets True.
+        """
         ...
 
     def copy(self, name: str, target: str) -> bool:
@@ -51,18 +56,29 @@ class ObjectStore(Protocol):
         """Delete an object if it exists."""
         ...
 
+    def delete_folder(self, folder: str) -> None:
+        """Delete all objects below a folder."""
+        ...
+
     def claim(self, name: str) -> Claim | None:
         """Claim a name; return None while this or another process holds it."""
         ...
 
+    def close(self) -> None:
+        """Close all connections; the store cannot be used afterwards."""
+        ...
 
-def open_store(uri: str, variable: str, *, emulator_host: str | None) -> ObjectStore:
+
+def open_store(
+    uri: str, variable: str, *, emulator_host: str | None, limits: TransferLimits | None = None
+) -> ObjectStore:
     """Name a store; nothing is read yet.
 
     Args:
         uri: `gs://bucket/prefix` or a path.
         variable: the setting that the address comes from, for the error message.
         emulator_host: STORAGE_EMULATOR_HOST.
+        limits: limits on reads from a bucket; defaults if omitted.
 
     Raises:
         SettingsError: the address is malformed or cannot be written to.
@@ -73,5 +89,5 @@ def open_store(uri: str, variable: str, *, emulator_host: str | None) -> ObjectS
     if isinstance(location, GcsLocation):
         from service.storage.gcs.store import BucketStore
 
-        return BucketStore(location, emulator_host=emulator_host)
+        return BucketStore(location, emulator_host=emulator_host, limits=limits)
     raise SettingsError(variable, f"{uri!r} cannot be written to. Write gs://bucket/prefix or a path.")

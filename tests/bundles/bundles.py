@@ -35,7 +35,9 @@ def small_bundle(key: BundleKey = KEY) -> Bundle:
 
 
 def big_files(fill: str) -> dict[str, bytes]:
-    return {f"{index}.executable": fill.encode() * 400_000 for index in range(20)} | {"manifest.json": fill.encode()}
+    """Return the files of a bundle, named by their content as those of every bundle."""
+    contents = {f"{index}-{fill}.executable": fill.encode() * 400_000 for index in range(20)}
+    return contents | {"manifest.json": fill.encode()}
 
 
 def write_for_ever(folder: Path, fill: str) -> None:

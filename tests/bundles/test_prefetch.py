@@ -18,7 +18,7 @@ def path(tmp_path) -> Path:
     folder = BundleFolder(tmp_path)
     for name in ("old", "new"):
         folder.write(name, FILES)
-    os.utime(tmp_path / "old", (1, 1))
+    os.utime(tmp_path / "old" / MANIFEST_NAME, (1, 1))
     return tmp_path
 
 

@@ -101,7 +101,7 @@ def test_executables_that_an_earlier_start_has_kept_are_signed_too(folder):
 
 def test_a_kept_executable_belongs_to_its_bundle_alone(folder, tmp_path):
     folder.partial("a", Signer([NEW])).add("double", b"code", 1.0)
-    (tmp_path / "bundles" / ".a.kept").rename(tmp_path / "bundles" / ".b.kept")
+    (tmp_path / "bundles" / "a").rename(tmp_path / "bundles" / "b")
     assert folder.partial("b", Signer([NEW])).read() == {}
 
 

@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from service.checkpoint.discover import locate
-from service.checkpoint.load import LoadLimits, load_on_host
+from service.checkpoint.limits import LoadLimits
+from service.checkpoint.load import load_on_host
 from service.errors import MalformedCheckpoint
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.quantization import Quantization
@@ -51,13 +52,16 @@ def test_fused_queries_keys_and_values_are_cut_apart(tmp_path):
     np.testing.assert_allclose(int8["layers.1.qkv.scale"].reshape(-1), scales, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["mixtral", "granite_moe"])
+@pytest.mark.parametrize("name", ["mixtral", "granite_moe", "snowball"])
 def test_experts_with_a_tensor_each_and_stacked_experts_become_one_array(tmp_path, name):
     tensors = CASES[name].tensors()
     moe = "model.layers.1.block_sparse_moe."
     if name == "mixtral":
         stack = [[tensors[f"{moe}experts.{expert}.{part}.weight"] for part in ("w1", "w3")] for expert in range(6)]
         expected = np.array(stack)
+    elif name == "snowball":
+        stacks = [tensors[f"model.layers.1.mlp.experts.{part}_proj.weight"] for part in ("gate", "up")]
+        expected = np.stack(stacks, axis=1)
     else:
         expected = tensors[f"{moe}input_linear.weight"].reshape(6, 2, 48, 32)
     weights = load(saved(tmp_path / "m", name))
@@ -84,6 +88,18 @@ def test_transposed_products_are_turned_and_the_prefix_of_a_head_is_optional(tmp
     np.testing.assert_array_equal(weights["layers.0.qkv"][:, 1].reshape(32, 32), fused[32:64])
     values, _ = quantize_rows(down)
     np.testing.assert_array_equal(load(folder, Quantization.INT8)["layers.1.down"], values)
+
+
+def test_stacked_experts_that_are_stored_transposed_are_turned(tmp_path):
+    tensors, experts = CASES["gpt_oss"].tensors(), "model.layers.1.mlp.experts."
+    weights = load(saved(tmp_path / "m", "gpt_oss"))
+    np.testing.assert_array_equal(weights["layers.1.expert_down"], tensors[f"{experts}down_proj"].swapaxes(1, 2))
+    # The rows of both projections up alternate, and stay so.
+    gate_up = tensors[f"{experts}gate_up_proj"].swapaxes(1, 2).reshape(6, 48, 2, 32)
+    np.testing.assert_array_equal(weights["layers.1.expert_gate_up"], gate_up)
+    values, _ = quantize_rows(gate_up.reshape(-1, 32))
+    int8 = load(tmp_path / "m", Quantization.INT8)
+    np.testing.assert_array_equal(int8["layers.1.expert_gate_up"].reshape(-1, 32), values)
 
 
 def test_masks_of_old_checkpoints_are_left_out(tmp_path):

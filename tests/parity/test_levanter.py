@@ -1,14 +1,12 @@
 """Levanter's own forward and Levanter's own checkpoints give what ours give."""
 
-import haliax as hax
-import jax
 import numpy as np
 import pytest
-from levanter.layers.attention import AttentionMask
 
 from service.checkpoint.levanter import levanter_config, read_tensors, run_values
-from tests.levanter_run import build_model, implicit_promotion, save_step
+from tests.levanter_run import build_model, implicit_promotion, levanter_logits, save_step
 from tests.parity.cases import CASES
+from tests.parity.family_cases import FAMILY_CASES
 from tests.tolerances import SAME_MODEL_ATOL
 
 # What Levanter does not have: it ignores Mistral's window, refuses or ignores Qwen's, and gives norms a bias too where
@@ -28,17 +26,14 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("lev
 @pytest.mark.parametrize("case", IN_LEVANTER)
 def test_levanters_forward_gives_the_reference_logits_that_ours_gives(case):
     model = build_model(case.hub_config, case.tensors())
-    token_ids = hax.named(jax.numpy.asarray(case.token_ids), "position")
-    forward = hax.named_jit(lambda model, ids: model(ids, AttentionMask.causal()))
     with implicit_promotion():
-        logits = forward(model, token_ids)
-    logits = logits.rearrange(("position", "vocab")).array
+        logits = levanter_logits(model, case.token_ids)
     np.testing.assert_allclose(logits, np.load(case.reference_path)["logits"], atol=SAME_MODEL_ATOL, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "llama_wide_heads", "mistral_window", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["llama_tied", "llama_wide_heads", "mistral_window", "qwen2", "qwen3", "snowball"])
 def test_a_levanter_step_is_read_back_bit_by_bit(tmp_path, name):
-    case = next(case for case in CASES if case.name == name)
+    case = next(case for case in (*CASES, *FAMILY_CASES) if case.name == name)
     path = save_step(tmp_path, 7, case.hub_config, case.tensors())
     read = read_tensors("test", path, run_values(levanter_config(case.hub_config), 96))
     expected = case.tensors()

@@ -15,7 +15,6 @@ from service.storage.files import (
     private_folder,
     try_lock,
     try_lock_descriptor,
-    try_lock_folder,
     wait_for_lock,
 )
 
@@ -54,14 +53,6 @@ def give_up() -> None:
     raise TimeoutError
 
 
-def test_a_folder_is_locked_like_a_file(tmp_path: Path):
-    lock = try_lock_folder(tmp_path)
-    assert lock is not None
-    assert try_lock_folder(tmp_path) is None
-    lock.release()
-    assert try_lock_folder(tmp_path) is not None
-
-
 def test_an_open_file_is_locked_for_one_unless_it_is_shared(tmp_path: Path):
     path = tmp_path / "file"
     with path.open("wb") as first, path.open("rb") as second:
@@ -96,15 +87,14 @@ def test_part_names_are_hidden_new_and_in_the_same_folder(tmp_path: Path):
     assert all(path.parent == tmp_path and path.match(".file.*.part") for path in names)
 
 
-def test_a_folder_that_cannot_be_locked_costs_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_cannot_be_locked_costs_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def fail(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "no locks here")
 
     monkeypatch.setattr("fcntl.flock", fail)
     before = os.listdir("/proc/self/fd")
-    for lock in (lambda: try_lock(tmp_path / "lock"), lambda: try_lock_folder(tmp_path)):
-        with pytest.raises(OSError, match="no locks here"):
-            lock()
+    with pytest.raises(OSError, match="no locks here"):
+        try_lock(tmp_path / "lock")
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 

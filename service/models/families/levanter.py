@@ -25,6 +25,7 @@ from service.models.description import (
 from service.models.families.apertus import NAMES as APERTUS_NAMES
 from service.models.families.gemma2 import FOUR_NORM_NAMES
 from service.models.families.gpt2 import NAMES as GPT2_NAMES
+from service.models.families.grug_moe import RUN_KEYS, read_snowball
 from service.models.families.layer_kinds import FULL, SLIDING, read_layer_kinds
 from service.models.families.olmo2 import POST_NORM_NAMES
 from service.models.families.qwen3 import QK_NORM_NAMES
@@ -110,6 +111,14 @@ def _qwen3_moe(config: HubConfig) -> DecoderConfig:
     )
     qk_norm = _norm(config) if config.flag("use_qk_norm") else None
     return _with_experts(_llama_like(config, is_hybrid=False, qk_norm=qk_norm), experts, QWEN_EXPERTS)
+
+
+def _snowball(config: HubConfig) -> DecoderConfig:
+    """With a rotation whose `scaling_factor` changes nothing."""
+    rope = config.values.get("rope")
+    if not isinstance(rope, Mapping):
+        raise config.refuse(f"rope = {rope!r} is not served; only a mapping with theta.")
+    return read_snowball(config, float(rope["theta"]), RUN_KEYS)
 
 
 def _with_experts(decoder: DecoderConfig, experts: Experts, names: TensorNames) -> DecoderConfig:
@@ -344,4 +353,5 @@ READERS: Mapping[str, Callable[[HubConfig], DecoderConfig]] = {
     "qwen": _qwen,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "snowball": _snowball,
 }

@@ -108,7 +108,7 @@ class GcsSource:
         pinned = {name: generation for name, generation in self._generations.items() if name.startswith(below)}
         objects = [info for info in objects if pinned.get(info.name, info.generation) == info.generation]
         others = pinned.keys() - {info.name for info in objects}
-        objects += [self._at_generation(name, pinned[name], budget) for name in sorted(others)]
+        objects += [self._pinned(name, pinned[name], budget) for name in sorted(others)]
         if not objects:
             raise CheckpointNotFound(self.uri, "the bucket is there, but no object lies below this prefix.")
         return tuple(objects)
@@ -123,7 +123,7 @@ class GcsSource:
             TransferFailed: retries or the deadline ran out.
         """
         if info.size_bytes > MAX_READ_BYTES:
-            raise MalformedCheckpoint(self.uri, info.name, f"{info.size_bytes:,} bytes are too many for this file.")
+            raise self._too_large(info)
         actual = ""
         for _ in range(2):
             data = read_range(self, info, 0, info.size_bytes, RetryBudget(self.limits))
@@ -132,9 +132,40 @@ class GcsSource:
                 return unpacked(self.uri, info, data)
         raise CorruptObject(self.uri, info.name, expected=info.crc32c, actual=actual)
 
+    def find(self, name: str) -> ObjectInfo | None:
+        """Describe the live version of an object; return None if there is none.
+
+        Raises:
+            AccessDenied, HostileName, TransferFailed: see `list`.
+        """
+        try:
+            return self._described(name, {}, RetryBudget(self.limits))
+        except ObjectChanged:
+            return None
+
+    def read_live(self, name: str) -> tuple[ObjectInfo, bytes] | None:
+        """Read and verify the live version of a small object with one request; return None if there is none.
+
+        Raises:
+            CorruptObject, MalformedCheckpoint, TransferFailed: see `read`.
+            AccessDenied: the account may not read.
+        """
+        check_name(self.uri, name)
+        budget = RetryBudget(self.limits)
+        expected = actual = ""
+        for _ in range(2):
+            try:
+                info, data = self._read_live(name, budget)
+            except ObjectChanged:
+                return None
+            expected, actual = info.crc32c, crc32c.to_text(crc32c.extend(0, data))
+            if actual == expected:
+                return info, unpacked(self.uri, info, data)
+        raise CorruptObject(self.uri, name, expected=expected, actual=actual)
+
     def open_range(self, info: ObjectInfo, start: int, num_bytes: int, budget: RetryBudget) -> "_ObjectRange":
         """Open a range of an object's stored bytes, without verifying them; see `RangeSource`."""
-        path = f"o/{quote(self._prefix + info.name, safe='')}"
+        path = self._path(info.name)
         return _ObjectRange(self._transport, path, self.uri, info, budget, start=start, end=start + num_bytes)
 
     def pull(
@@ -172,22 +203,46 @@ class GcsSource:
                         raise TransientFault("the listing is not JSON") from error
         return page
 
-    def _at_generation(self, name: str, generation: int, budget: RetryBudget) -> ObjectInfo:
+    def _path(self, name: str) -> str:
+        return f"o/{quote(self._prefix + name, safe='')}"
+
+    def _pinned(self, name: str, generation: int, budget: RetryBudget) -> ObjectInfo:
         """Look up an object at a noncurrent generation."""
+        try:
+            return self._described(name, {"generation": generation}, budget)
+        except ObjectChanged as error:
+            raise GenerationGone(self.uri, name, generation) from error
+
+    def _described(self, name: str, version: Mapping[str, int], budget: RetryBudget) -> ObjectInfo:
         check_name(self.uri, name)
-        params: dict[str, str | int] = {"generation": generation, "fields": OBJECT_FIELDS}
+        params: dict[str, str | int] = {**version, "fields": OBJECT_FIELDS}
         item: dict[str, Any] = {}
         for attempt in budget.attempts(self.uri, name):
             with attempt:
-                path = f"o/{quote(self._prefix + name, safe='')}"
+                pinned = (name, version.get("generation", 0))
                 try:
-                    with self._transport.get(path, params, {}, (name, generation)) as response:
+                    with self._transport.get(self._path(name), params, {}, pinned) as response:
                         item = json.loads(response.read(MAX_LISTING_BYTES))
-                except ObjectChanged as error:
-                    raise GenerationGone(self.uri, name, generation) from error
                 except ValueError as error:
                     raise TransientFault("the description of the object is not JSON") from error
         return self._info(item)
+
+    def _read_live(self, name: str, budget: RetryBudget) -> tuple[ObjectInfo, bytes]:
+        info, data = ObjectInfo(name, 0), bytearray()
+        for attempt in budget.attempts(self.uri, name):
+            with attempt:
+                budget.check(self.uri, name)
+                headers = {"Accept-Encoding": "gzip"}
+                with self._transport.get(self._path(name), {"alt": "media"}, headers, (name, 0)) as response:
+                    info = self._info(_described_by(self._prefix + name, response))
+                    if info.size_bytes > MAX_READ_BYTES:
+                        raise self._too_large(info)
+                    data = bytearray(info.size_bytes)
+                    _fill(memoryview(data), response, self.limits)
+        return info, bytes(data)
+
+    def _too_large(self, info: ObjectInfo) -> MalformedCheckpoint:
+        return MalformedCheckpoint(self.uri, info.name, f"{info.size_bytes:,} bytes are too many for this file.")
 
     def _info(self, item: dict[str, Any]) -> ObjectInfo:
         name = item["name"].removeprefix(self._prefix)
@@ -201,6 +256,31 @@ class GcsSource:
             generation=int(item["generation"]),
             content_encoding=item.get("contentEncoding", ""),
         )
+
+
+def _described_by(name: str, response: Response) -> dict[str, Any]:
+    """Return the description of an object that the headers of its bytes give.
+
+    Source: https://cloud.google.com/storage/docs/xml-api/reference-headers
+    """
+    sums = ",".join(response.headers.get_all("X-Goog-Hash", [])).split(",")
+    return {
+        "name": name,
+        "size": response.headers.get("Content-Length", "0"),
+        "crc32c": next((text.partition("=")[2] for text in sums if text.strip().startswith("crc32c=")), ""),
+        "generation": response.headers.get("X-Goog-Generation", "0"),
+        "contentEncoding": response.headers.get("Content-Encoding", ""),
+    }
+
+
+def _fill(buffer: memoryview, response: Response, limits: TransferLimits) -> None:
+    watchdog = ThroughputWatchdog(limits)
+    while buffer:
+        num_bytes = response.readinto(buffer)
+        if not num_bytes:
+            raise TransientFault("the body ended early")
+        watchdog.add(num_bytes)
+        buffer = buffer[num_bytes:]
 
 
 class _ObjectRange:

@@ -1,6 +1,6 @@
 """An `ObjectStore` below a prefix of a bucket, which several machines may share.
 
-Reading needs storage.objects.list and .get; everything else needs .create and .delete.
+Reading needs storage.objects.list and .get; everything else needs .create and .delete. Only `list` sends a LIST.
 """
 
 import json
@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from service.errors import CheckpointNotFound, CorruptObject, ObjectChanged
 from service.storage import crc32c
@@ -30,31 +31,46 @@ CLAIM_S = 120.0
 class BucketStore:
     """The objects below one prefix."""
 
-    def __init__(self, location: GcsLocation, *, emulator_host: str | None, claim_s: float = CLAIM_S) -> None:
+    def __init__(
+        self,
+        location: GcsLocation,
+        *,
+        emulator_host: str | None,
+        claim_s: float = CLAIM_S,
+        limits: TransferLimits | None = None,
+    ) -> None:
         """Name a place; nothing is read yet.
 
         Args:
             location: the prefix.
             emulator_host: STORAGE_EMULATOR_HOST.
             claim_s: seconds until a claim that is not renewed expires.
+            limits: limits on each reading and listing; defaults if omitted.
         """
         self.uri = location.uri
         self._location = location
         self._emulator_host = emulator_host
         self._claim_s = claim_s
+        self._limits = limits or TransferLimits()
+        self._opened = ExitStack()
+
+    def close(self) -> None:
+        self._opened.close()
 
     def list(self, folder: str) -> dict[str, int]:
-        return {info.name: info.size_bytes for info in self._infos(f"{folder}/" if folder else "")}
+        try:
+            infos = self._source.list(f"{folder}/" if folder else "")
+        except CheckpointNotFound:  # nothing below the prefix
+            return {}
+        return {info.name: info.size_bytes for info in infos}
 
     def read(self, name: str) -> bytes | None:
-        info = self._info(name)
-        with _none_if_gone():
-            return None if info is None else self._source.read(info)
-        return None
+        live = self._source.read_live(name)
+        return None if live is None else live[1]
 
     def open(self, name: str) -> BinaryIO | None:
         """Download an object to a temporary file, or return None if it does not exist."""
-        if (info := self._info(name)) is None:
+        if (info := self._source.find(name)) is None:
             return None
         with ExitStack() as stack, _none_if_gone():
             copy = stack.enter_context(tempfile.TemporaryFile())
@@ -63,17 +79,27 @@ class BucketStore:
             return copy
         return None
 
-    def write(self, name: str, content: bytes | BinaryIO) -> None:
-        """Write or replace an object; of several concurrent writers, the last one wins."""
-        replaces = None  # most names are new and need no LIST
-        while not self._uploader.upload(name, content, replaces=replaces):
-            replaces = self._info(name)
+    def write(self, name: str, content: bytes | Path | BinaryIO, *, replaces: bool = True) -> bool:
+        """Write an object; of several concurrent writers that replace it, the last one wins."""
+        present = None  # most names are new
+        while not self._uploader.upload(name, content, replaces=present):
+            if not replaces:
+                return False
+            present = self._source.find(name)
+            is_same = isinstance(content, bytes) and present is not None and _sum(content) == present.crc32c
+            if is_same:
+                break
+        return True
 
     def copy(self, name: str, target: str) -> bool:
         return self._uploader.copy(name, target)
 
     def delete(self, name: str) -> None:
         self._uploader.delete(name)
+
+    def delete_folder(self, folder: str) -> None:
+        for name in self.list(folder):
+            self.delete(name)
 
     def claim(self, name: str) -> "BucketClaim | None":
         """Claim a name for this process unless another holds an unexpired claim to it."""
@@ -82,39 +108,29 @@ class BucketStore:
 
     def write_claim(self, name: str, owner: str, seconds: float) -> bool:
         """Write a claim if it is free, expired or this owner's; return whether this owner holds it now."""
-        info = self._info(name)
-        claim = self._claim(name)
-        if claim["owner"] != owner and claim["until"] > time.time():
-            return False
+        live = self._source.read_live(name)
+        if live is not None:
+            claim = json.loads(live[1])
+            if claim["owner"] != owner and claim["until"] > time.time():
+                return False
         content = json.dumps({"owner": owner, "until": time.time() + seconds}).encode()
-        return self._uploader.upload(name, content, replaces=info)
+        return self._uploader.upload(name, content, replaces=None if live is None else live[0])
 
     def end_claim(self, name: str, owner: str) -> None:
-        if self._claim(name)["owner"] == owner:
+        present = self.read(name)
+        if present is not None and json.loads(present)["owner"] == owner:
             self.delete(name)
 
     @cached_property
     def _source(self) -> GcsSource:
-        return GcsSource(self._location, emulator_host=self._emulator_host, limits=TransferLimits())
+        source = GcsSource(self._location, emulator_host=self._emulator_host, limits=self._limits)
+        return self._opened.enter_context(source)
 
     @cached_property
     def _uploader(self) -> "GcsUploader":
         from service.storage.gcs.upload import GcsUploader  # imports Google's client, which only writers need
 
-        return GcsUploader(self._location, emulator_host=self._emulator_host)
-
-    def _infos(self, below: str) -> tuple[ObjectInfo, ...]:
-        try:
-            return self._source.list(below)
-        except CheckpointNotFound:  # nothing below the prefix
-            return ()
-
-    def _claim(self, name: str) -> dict[str, Any]:
-        present = self.read(name)
-        return {"owner": None, "until": 0.0} if present is None else json.loads(present)
-
-    def _info(self, name: str) -> ObjectInfo | None:
-        return next((info for info in self._infos(name) if info.name == name), None)
+        return self._opened.enter_context(GcsUploader(self._location, emulator_host=self._emulator_host))
 
 
 class BucketClaim:
@@ -130,6 +146,10 @@ class BucketClaim:
     def release(self) -> None:
         """Delete the object unless another process has claimed it since."""
         self._store.end_claim(self._name, self._owner)
+
+
+def _sum(content: bytes) -> str:
+    return crc32c.to_text(crc32c.extend(0, content))
 
 
 def _download(source: GcsSource, info: ObjectInfo, copy: BinaryIO) -> None:

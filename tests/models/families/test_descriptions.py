@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.encoders.registry import is_encoder
 from service.models.layer_groups import layer_groups
+from service.models.quantization import Quantization
 from service.models.registry import read_config
 from tests.parity.cases import CASES
 from tests.parity.family_cases import FAMILY_CASES
@@ -58,6 +60,21 @@ def test_longrope_has_its_original_context_unless_the_operator_asks_for_more(max
     rope = config.heads.rotation
     assert rope is not None
     assert rope.factors == ((1.5, 2.0, 4.0) if context_len == 64 else (1.0, 1.1, 1.3))
+
+
+def test_the_bias_by_which_experts_are_chosen_is_never_narrowed():
+    specs = decoder_weight_specs(read_config("m", CONFIGS["snowball"]), np.dtype(np.float16), Quantization.INT8)
+    biases = [spec for spec in specs if spec.name.endswith("router_bias")]
+    assert len(biases) == 5
+    assert {spec.dtype for spec in biases} == {np.dtype(np.float32)}
+
+
+def test_gpt_oss_without_a_scaling_has_that_of_the_family():
+    config = read_config("m", without("gpt_oss", "rope_parameters", "layer_types"))
+    rope = config.heads.rotation
+    assert rope is not None
+    assert (rope.theta, rope.factor, rope.original_context_len, rope.has_truncated_range) == (150_000, 32, 4096, False)
+    assert [layer.attention.window for layer in config.layers] == [8, None, 8]
 
 
 def test_gemma_3_generates_unless_it_was_trained_to_encode():

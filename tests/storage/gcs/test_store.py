@@ -1,15 +1,18 @@
 """Objects of the service's own, in a folder and in a bucket alike."""
 
+import gzip
 import io
 import os
+from contextlib import nullcontext
 
 import pytest
 
-from service.errors import HostileName, SettingsError
+from service.errors import CorruptObject, HostileName, MalformedCheckpoint, SettingsError
 from service.storage.folder_store import FolderStore
 from service.storage.gcs.store import BucketStore
 from service.storage.location import GcsLocation
 from service.storage.store import Claim, ObjectStore, open_store
+from tests.fault_proxy import Fault
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -38,6 +41,21 @@ def test_what_is_written_is_read_by_others_until_it_is_deleted(place):
     store.delete("a/b/c")
     store.delete("a/b/c")
     assert (place().read("a/b/c"), place().open("a/b/c")) == (None, None)
+    store.write("a/e", b"1")
+    store.delete_folder("a")
+    store.delete_folder("a")
+    assert store.list("") == {}
+
+
+def test_a_new_object_is_written_once_unless_writers_may_replace_it(place, tmp_path):
+    (tmp_path / "file").write_bytes(b"from a path")
+    assert place().write("a/b", tmp_path / "file", replaces=False)
+    for content in (b"from a path", b"other", tmp_path / "file"):
+        assert not place().write("a/b", content, replaces=False)
+    assert place().read("a/b") == b"from a path"
+    assert place().write("a/b", b"other")
+    assert place().write("a/b", b"other")
+    assert (place().read("a/b"), (tmp_path / "file").read_bytes()) == (b"other", b"from a path")
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * (9 * 1024 * 1024)])
@@ -114,3 +132,37 @@ def test_a_new_object_is_written_without_a_listing_and_an_old_one_is_replaced(gc
     assert gcs_bucket.requests("prefix=") == []
     store.write("new", b"two")
     assert store.read("new") == b"two"
+    assert gcs_bucket.requests("prefix=") == []
+
+
+@pytest.mark.parametrize(("times", "error"), [(1, None), (2, CorruptObject)])
+def test_bytes_that_came_wrong_twice_are_an_error(gcs_bucket, times, error):
+    store = BucketStore(GcsLocation(gcs_bucket.name, "place"), emulator_host=gcs_bucket.endpoint)
+    store.write("name", b"x" * 100)
+    gcs_bucket.faults([Fault("alt=media", flipped_byte=40, times=times)])
+    with nullcontext() if error is None else pytest.raises(error):
+        assert store.read("name") == b"x" * 100
+    assert len(gcs_bucket.media_requests()) == 2
+
+
+@pytest.mark.parametrize("fault", [{"status": 503}, {"cut_after_bytes": 300}])
+def test_a_broken_read_is_repeated(gcs_bucket, fault):
+    store = BucketStore(GcsLocation(gcs_bucket.name, "place"), emulator_host=gcs_bucket.endpoint)
+    store.write("name", b"x" * 1000)
+    gcs_bucket.faults([Fault("alt=media", **fault)])
+    assert store.read("name") == b"x" * 1000
+    assert gcs_bucket.hits()
+
+
+def test_an_object_stored_with_gzip_is_unpacked(gcs_bucket):
+    gcs_bucket.upload("place/name", gzip.compress(b"unpacked"), content_encoding="gzip")
+    store = BucketStore(GcsLocation(gcs_bucket.name, "place"), emulator_host=gcs_bucket.endpoint)
+    assert store.read("name") == b"unpacked"
+
+
+def test_an_object_too_large_for_memory_is_refused(gcs_bucket, monkeypatch):
+    monkeypatch.setattr("service.storage.gcs.read.MAX_READ_BYTES", 10)
+    store = BucketStore(GcsLocation(gcs_bucket.name, "place"), emulator_host=gcs_bucket.endpoint)
+    store.write("name", b"x" * 11)
+    with pytest.raises(MalformedCheckpoint, match="too many"):
+        store.read("name")

@@ -1,0 +1,27 @@
+"""What happens to the results of attention before the output projection."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from service.kernels.attention import KVHeads, QueryHeads
+
+EXCLUSIVE_EPS = 1e-6
+
+
+def without_own_value(attended: QueryHeads, values: KVHeads) -> QueryHeads:
+    """Subtract from each result its component along its token's own value.
+
+    Source: Levanter `models/snowball.py` (exclusive self-attention).
+    """
+    wide, own = attended.astype(jnp.float32), values[:, :, :, None, :].astype(jnp.float32)
+    product, square = (jnp.sum(part * own, axis=-1, keepdims=True) for part in (wide, own))
+    return (wide - product / (square + EXCLUSIVE_EPS) * own).astype(attended.dtype)
+
+
+def gated_heads(
+    attended: QueryHeads, x: Float[Array, "seq token embed"], gates: Float[Array, "kv_head group embed"]
+) -> QueryHeads:
+    """Multiply the result of each query head by a number between 0 and 2, which depends on the layer's input."""
+    of_head = jnp.einsum("ste,kge->stkg", x, gates, preferred_element_type=jnp.float32)
+    return (attended.astype(jnp.float32) * (2 * jax.nn.sigmoid(of_head))[..., None]).astype(attended.dtype)
