@@ -7,8 +7,9 @@ from scripts.memory_table import memory_table
 from scripts.support_table import support_tables
 from service.server.service import Service
 from service.settings import Settings
-from service.start.graph import describe
-from service.start.load import start_graph
+from service.start.context import StartContext
+from service.start.graph import Tasks
+from service.start.load import add_start
 
 ROOT = Path(__file__).parents[1]
 WIDTH = 118
@@ -50,7 +51,9 @@ def documents() -> dict[Path, str]:
 
 def start_table() -> str:
     """Return the tasks of a service's start as a table."""
-    return describe(start_graph([Service(Settings()).api_task("bundle")]))
+    tasks = Tasks[StartContext]()
+    add_start(tasks, Service(Settings()).import_api)
+    return tasks.table()
 
 
 def replaced(text: str, name: str, content: str) -> str:

@@ -16,9 +16,9 @@ from service.models.interface import LayerGroupInputs, PagedDecoder
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start.context import StartContext
-from service.start.graph import GraphRun
+from service.start.graph import Tasks
 from service.start.kinds.engine_spec import EngineSpec
-from service.start.load import DISCOVERY
+from service.start.load import add_discovery
 from service.start.progress import StartProgress
 from service.start.tasks import load_text, load_weights, pull_tokenizer_files
 from service.text.tokenizer import Tokenizer
@@ -40,15 +40,15 @@ class Scorer:
         """Load the model of the settings; raises StartError, also if it is not a generative model."""
         metrics = Metrics()
         context = StartContext(settings.model_copy(update={"max_num_seqs": 1}), metrics, StartProgress(metrics))
-        run = GraphRun(DISCOVERY, context, failed=context.failed)
-        spec, checkpoint = run.wait("spec"), run.wait("checkpoint")
+        tasks = Tasks[StartContext]()
+        found = add_discovery(tasks)
+        tasks.begin(context, context.failed)
+        spec, checkpoint = found.spec.wait(), found.checkpoint.wait()
         if not isinstance(spec, EngineSpec):
             raise UnsupportedModel(checkpoint.uri, "is an encoder; only generative models can be compared.")
-        files = pull_tokenizer_files(context, checkpoint=checkpoint)
-        weights = load_weights(
-            context, checkpoint=checkpoint, spec=spec, expected_weights=None, prefetched_weights=None
-        ).weights
-        tokenizer = load_text(context, checkpoint=checkpoint, tokenizer_files=files).tokenizer
+        files = pull_tokenizer_files(context, checkpoint)
+        weights = load_weights(context, checkpoint, spec, expected_weights=None, prefetched_weights=None).weights
+        tokenizer = load_text(context, checkpoint, files).tokenizer
         return cls(checkpoint.uri, spec, dict(weights), tokenizer)
 
     @property

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from service.server.pool.pool import ModelPool
     from service.server.pool.pooled_model import Loaded
     from service.start.context import StartContext
-    from service.start.graph import Task
 
 logger = logging.getLogger(__name__)
 
@@ -199,12 +198,12 @@ class Service:
             arguments = (self.settings, self.metrics, self.start_progress)
             self._opened = opened = open_pool(
                 *arguments,
-                before_answering=[self.api_task("bundle")],
+                import_api=self.import_api,
                 on_engine_failure=self._engine_failed,
                 on_complete=self._completed,
             )
             if not opened.preloaded:
-                start_without_model(*arguments, opened.loader, [self.api_task()])
+                start_without_model(*arguments, opened.loader, self.import_api)
                 self._on_loop(self._start_batches)
             for entry in opened.preloaded:
                 opened.pool.preload(entry)
@@ -231,7 +230,7 @@ class Service:
         elif (first := self._opened.loader.first) is not None:
             self._on_loop(self._start_batches)
             self._draw(first)
-            self._opened.loader.adopt_devices(first.start.run.wait("devices"))
+            self._opened.loader.adopt_devices(first.start.wait_for_devices())
 
     def _fail(self, error: BaseException) -> None:
         if self.is_draining and isinstance(error, EngineStopped | Draining):
@@ -245,11 +244,12 @@ class Service:
             refreshing = self._opened.refresh_forever(self.settings.catalogue_ttl)
             self._refreshing = asyncio.get_running_loop().create_task(refreshing)
 
-    def api_task(self, *after: str) -> "Task":
-        """Return the task that imports the API; the import holds the GIL, so it begins after other tasks."""
-        from service.start.graph import Task
+    def import_api(self, _: "StartContext") -> None:
+        """Import FastAPI and assemble the API; its imports hold the GIL."""
+        with self.start_progress.phase(Phase.IMPORT, "api"):
+            from service.server.assembly import Api
 
-        return Task("api", self._import_api, after=after)
+            self._api = Api(self, self.settings, self.metrics, self.keys)
 
     def _decide(self) -> None:
         self._on_loop(self.decided.set)
@@ -264,14 +264,7 @@ class Service:
             from service.start.timeline import draw_or_warn
 
             title = f"levserve serve {self.settings.checkpoint_uri or '(demo model)'}"
-            draw_or_warn(self.start_progress, first.start.run.times, self._picture, title)
-
-    def _import_api(self, _: "StartContext") -> None:
-        """Import FastAPI and assemble the API; its imports hold the GIL."""
-        with self.start_progress.phase(Phase.IMPORT, "api"):
-            from service.server.assembly import Api
-
-            self._api = Api(self, self.settings, self.metrics, self.keys)
+            draw_or_warn(self.start_progress, first.start.tasks.done, self._picture, title)
 
     def _start_batches(self) -> None:
         if self._api is not None and not self.is_draining:

@@ -26,7 +26,7 @@ EARLY_REQUESTS_S, POLL_S = 1.0, 0.05
 HEAVY_PACKAGES = ("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "google.cloud.storage")
 
 
-def probe(context: StartContext, *, engine: "Running") -> None:
+def probe(context: StartContext, engine: "Running") -> None:
     """Answer early requests first; compute one token or vector if there were none. Then the start is answering.
 
     Raises:
@@ -42,7 +42,6 @@ def probe(context: StartContext, *, engine: "Running") -> None:
 
 def obtain_rest(
     context: StartContext,
-    *,
     spec: "ModelSpec",
     bundle: "BundleSearch",
     executables: "Executables",
@@ -75,9 +74,8 @@ def obtain_rest(
     return True
 
 
-def mark_ready(
+def mark_ready(  # noqa: PLR0917 (the results of five tasks)
     context: StartContext,
-    *,
     devices: Devices,
     spec: "ModelSpec",
     bundle: "BundleSearch",
@@ -100,7 +98,7 @@ def mark_ready(
 
 
 def store_bundle(
-    context: StartContext, *, spec: "ModelSpec", bundle: "BundleSearch", executables: "Executables", rest: bool
+    context: StartContext, spec: "ModelSpec", bundle: "BundleSearch", executables: "Executables", rest: bool
 ) -> None:
     """Store the bundle for later starts wherever it is missing, and share its executables with other models."""
     with contextlib.closing(bundle.places):

@@ -1,162 +1,197 @@
-"""A graph of named tasks, each run on its own thread as soon as its dependencies are done; independent of models."""
+"""Named tasks, each run on its own thread as soon as those that it needs are done; independent of models.
+
+`Tasks` is declared first: `add` returns a typed `Task`, whose result later tasks take as an argument. Then `begin` runs
+all of them, and `Task.wait` returns a result.
+"""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 
-@dataclass(frozen=True)
-class Task:
-    """A function and its dependencies."""
+class Task[Result]:
+    """One task; its result is there once it is done."""
 
-    name: str
-    run: Callable[..., Any]  # called with the run's context and, by name, the result of each task in `needs`
-    needs: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()  # must be done first, but their results are not passed
+    def __init__(
+        self,
+        name: str,
+        run: Callable[..., Result],
+        needs: "Sequence[Task[Any]]",
+        after: "Sequence[Task[Any]]",
+        wait_for: "Callable[[Task[Result]], None]",
+    ) -> None:
+        self.name = name
+        self.run = run
+        self.needs, self.after = needs, after
+        self.has_begun = self.is_done = False
+        self.begin_s = self.end_s = 0.0  # on the clock of `time.monotonic`, once the task is done
+        self.result: Result  # set once the task is done
+        self._wait_for = wait_for
 
     @property
-    def waits_for(self) -> tuple[str, ...]:
-        """Names of all tasks that must be done before this one starts."""
+    def waits_for(self) -> "tuple[Task[Any], ...]":
+        """All tasks that must be done before this one begins."""
         return (*self.needs, *self.after)
 
     @property
-    def summary(self) -> str:
-        """The first line of the function's docstring."""
-        return (self.run.__doc__ or "").strip().partition("\n")[0]
+    def row(self) -> str:
+        """This task as a row of `Tasks.table`."""
+        needs = ", ".join([*(f"`{task.name}`" for task in self.needs), *(f"(`{task.name}`)" for task in self.after)])
+        return f"| `{self.name}` | {needs} | {(self.run.__doc__ or '').strip().partition('\n')[0]} |"
 
-
-@dataclass(frozen=True, slots=True)
-class TaskTimes:
-    """When a finished task ran, on the clock of `time.monotonic`."""
-
-    task: Task
-    begin_s: float
-    end_s: float
-
-
-class GraphRun:
-    """One run of a graph. Threads are daemons, so that a failed run can end during a compilation."""
-
-    def __init__(self, tasks: Sequence[Task], context: Any, failed: threading.Event | None = None) -> None:
-        """Start all tasks without dependencies.
-
-        Args:
-            tasks: the graph in topological order.
-            context: the first argument of every task.
-            failed: set when a task fails, so that others can end early.
-
-        Raises:
-            ValueError: two tasks share a name, or one waits for a task that does not precede it.
-        """
-        check_graph(tasks)
-        self._tasks = tuple(tasks)
-        self._context = context
-        self._failed = failed or threading.Event()
-        self._changed = threading.Condition()
-        self._begun: set[str] = set()
-        self._results: dict[str, Any] = {}
-        self._failures: dict[str, BaseException] = {}
-        self._times: list[TaskTimes] = []
-        self._begin_unblocked()
-
-    @property
-    def times(self) -> list[TaskTimes]:
-        """The finished tasks in the order in which they ended."""
-        with self._changed:
-            return list(self._times)
-
-    def wait(self, name: str) -> Any:
-        """Wait for one task and return its result.
+    def wait(self) -> Result:
+        """Wait for this task and return its result.
 
         Raises:
             BaseException: the first failure of any task, immediately.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._failures or name in self._results)
-            self._raise_failure()
-            return self._results[name]
+        self._wait_for(self)
+        return self.result
 
-    def wait_for_all(self) -> None:
+
+class Tasks[Context]:
+    """Tasks with one context. Threads are daemons, so that a failed run can end during a compilation."""
+
+    def __init__(self) -> None:
+        self._tasks: list[Task[Any]] = []
+        self._done: list[Task[Any]] = []
+        self._failures: dict[Task[Any], BaseException] = {}
+        self._changed = threading.Condition()
+
+    @overload
+    def add[R](self, name: str, run: Callable[[Context], R], /, *, after: Sequence[Task[Any]] = ()) -> Task[R]: ...
+    @overload
+    def add[A, R](
+        self, name: str, run: Callable[[Context, A], R], a: Task[A], /, *, after: Sequence[Task[Any]] = ()
+    ) -> Task[R]: ...
+    @overload
+    def add[A, B, R](
+        self,
+        name: str,
+        run: Callable[[Context, A, B], R],
+        a: Task[A],
+        b: Task[B],
+        /,
+        *,
+        after: Sequence[Task[Any]] = (),
+    ) -> Task[R]: ...
+    @overload
+    def add[A, B, C, R](
+        self,
+        name: str,
+        run: Callable[[Context, A, B, C], R],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        /,
+        *,
+        after: Sequence[Task[Any]] = (),
+    ) -> Task[R]: ...
+    @overload
+    def add[A, B, C, D, R](
+        self,
+        name: str,
+        run: Callable[[Context, A, B, C, D], R],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        /,
+        *,
+        after: Sequence[Task[Any]] = (),
+    ) -> Task[R]: ...
+    @overload
+    def add[A, B, C, D, E, R](
+        self,
+        name: str,
+        run: Callable[[Context, A, B, C, D, E], R],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        e: Task[E],
+        /,
+        *,
+        after: Sequence[Task[Any]] = (),
+    ) -> Task[R]: ...
+    def add(
+        self, name: str, run: Callable[..., Any], /, *needs: Task[Any], after: Sequence[Task[Any]] = ()
+    ) -> Task[Any]:
+        """Declare a task.
+
+        Args:
+            name: of the task and its thread.
+            run: called with the context and the results of `needs`.
+            needs: tasks declared before.
+            after: tasks that must be done first, but whose results are not passed.
+        """
+        task = Task(name, run, needs, after, self._wait_for)
+        self._tasks.append(task)
+        return task
+
+    def begin(self, context: Context, failed: threading.Event | None = None) -> None:
+        """Run all tasks; start those without dependencies now.
+
+        Args:
+            context: the first argument of every task.
+            failed: set when a task fails, so that others can end early.
+        """
+        self._begin_unblocked(context, failed or threading.Event())
+
+    @property
+    def done(self) -> list[Task[Any]]:
+        """The finished tasks in the order in which they ended."""
+        with self._changed:
+            return list(self._done)
+
+    def wait(self) -> None:
         """Wait until every task is done.
 
         Raises:
-            BaseException: as `wait`.
+            BaseException: as `Task.wait`.
         """
+        self._wait_until(lambda: len(self._done) == len(self._tasks))
+
+    def table(self) -> str:
+        """Return the tasks as a Markdown table: each task, its dependencies, and what it does.
+
+        Tasks in parentheses must be done first, but their results are not passed.
+        """
+        return "\n".join(["| task | needs (after) | does |", "|---|---|---|", *(task.row for task in self._tasks)])
+
+    def _wait_for(self, task: Task[Any]) -> None:
+        self._wait_until(lambda: task.is_done)
+
+    def _wait_until(self, is_over: Callable[[], bool]) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._failures or len(self._results) == len(self._tasks))
-            self._raise_failure()
+            self._changed.wait_for(lambda: self._failures or is_over())
+            # Of several failures, that of the task declared first: causes precede consequences.
+            for task in self._tasks:
+                if task in self._failures:
+                    raise self._failures[task]
 
-    def _raise_failure(self) -> None:
-        # Of several, the first one declared: causes precede consequences.
-        for task in self._tasks:
-            if task.name in self._failures:
-                raise self._failures[task.name]
-
-    def _begin_unblocked(self) -> None:
+    def _begin_unblocked(self, context: Context, failed: threading.Event) -> None:
         """Start a thread for every task whose dependencies are done, unless a task has failed."""
         with self._changed:
-            if self._failures:
-                return
-            for task in self._tasks:
-                if task.name not in self._begun and all(name in self._results for name in task.waits_for):
-                    self._begun.add(task.name)
-                    threading.Thread(target=self._run, args=(task,), name=task.name, daemon=True).start()
+            for task in self._tasks if not self._failures else ():
+                if not task.has_begun and all(other.is_done for other in task.waits_for):
+                    task.has_begun = True
+                    arguments = (task, context, failed)
+                    threading.Thread(target=self._run, args=arguments, name=task.name, daemon=True).start()
 
-    def _run(self, task: Task) -> None:
-        begin_s = time.monotonic()
+    def _run(self, task: Task[Any], context: Context, failed: threading.Event) -> None:
+        task.begin_s = time.monotonic()
         try:
-            result = task.run(self._context, **{name: self._results[name] for name in task.needs})
+            result = task.run(context, *(needed.result for needed in task.needs))
         except BaseException as error:
             with self._changed:
-                self._failures[task.name] = error
-                self._failed.set()
+                self._failures[task] = error
+                failed.set()
                 self._changed.notify_all()
             return
         with self._changed:
-            self._results[task.name] = result
-            self._times.append(TaskTimes(task, begin_s, time.monotonic()))
+            task.result, task.end_s, task.is_done = result, time.monotonic(), True
+            self._done.append(task)
             self._changed.notify_all()
-        self._begin_unblocked()
-
-
-def check_graph(tasks: Sequence[Task]) -> None:
-    """Check that names are unique and tasks are in topological order, which rules out cycles.
-
-    Raises:
-        ValueError: they are not.
-    """
-    declared: set[str] = set()
-    for task in tasks:
-        if task.name in declared:
-            raise ValueError(f"two tasks are named {task.name!r}")
-        if missing := [name for name in task.waits_for if name not in declared]:
-            raise ValueError(f"{task.name!r} waits for {missing[0]!r}, which is not declared before it")
-        declared.add(task.name)
-
-
-def direct_edges(tasks: Sequence[Task]) -> list[tuple[str, str]]:
-    """Return the edges of the transitive reduction, each from a task to one that waits for it."""
-    by_name = {task.name: task for task in tasks}
-    ancestors: dict[str, set[str]] = {}
-    for task in tasks:
-        ancestors[task.name] = set(task.waits_for).union(*(ancestors[name] for name in task.waits_for))
-    return [
-        (name, task.name)
-        for task in by_name.values()
-        for name in dict.fromkeys(task.waits_for)
-        if not any(name in ancestors[other] for other in task.waits_for)
-    ]
-
-
-def describe(tasks: Sequence[Task]) -> str:
-    """Return the graph as a Markdown table: each task, its dependencies, and what it does.
-
-    Tasks in parentheses must be done first, but their results are not passed.
-    """
-    lines = ["| task | needs (after) | does |", "|---|---|---|"]
-    for task in tasks:
-        needs = ", ".join([*(f"`{name}`" for name in task.needs), *(f"(`{name}`)" for name in task.after)])
-        lines.append(f"| `{task.name}` | {needs} | {task.summary} |")
-    return "\n".join(lines)
+        self._begin_unblocked(context, failed)

@@ -4,83 +4,104 @@ Loading executables and weights releases the GIL, so GIL-bound work (the tokeniz
 them. While jax imports, another processor loads the weights that a CPU would serve and the most recently used bundle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
+from service.checkpoint.discover import LocatedCheckpoint
 from service.start.context import StartContext
+from service.start.devices import Devices
 from service.start.discover import find_devices, locate_checkpoint
 from service.start.finish import mark_ready, obtain_rest, probe, return_memory, store_bundle
-from service.start.graph import GraphRun, Task
+from service.start.graph import Task, Tasks
 from service.start.prefetch import check_prefetch, expect_weights, prefetch_weights
 from service.start.tasks import (
     LoadedModel,
     assemble_model,
+    begin_executables,
     begin_state,
     choose_spec,
-    find_bundle,
     load_text,
     load_weights,
     make_room,
-    obtain_executables,
     pull_tokenizer_files,
     read_last_bundle,
+    search_bundle,
     start_engine,
     wait_for_first,
 )
 
-DISCOVERY = (
-    Task("devices", find_devices),
-    Task("checkpoint", locate_checkpoint),
-    Task("spec", choose_spec, needs=("devices", "checkpoint")),
-)
+if TYPE_CHECKING:
+    from service.start.kinds.model_spec import ModelSpec
 
 
-def start_graph(before_answering: Sequence[Task] = ()) -> tuple[Task, ...]:
-    """Return the tasks of a start.
+class Discovery(NamedTuple):
+    """The first tasks of a start, which read no weights."""
+
+    devices: Task[Devices]
+    checkpoint: Task[LocatedCheckpoint]
+    spec: "Task[ModelSpec]"
+
+
+class StartTasks(NamedTuple):
+    """The tasks of a start that others wait for."""
+
+    devices: Task[Devices]
+    model: Task[LoadedModel]
+
+
+def add_discovery(tasks: Tasks[StartContext]) -> Discovery:
+    """Declare the tasks that plan a model."""
+    devices = tasks.add("devices", find_devices)
+    checkpoint = tasks.add("checkpoint", locate_checkpoint)
+    return Discovery(devices, checkpoint, tasks.add("spec", choose_spec, devices, checkpoint))
+
+
+def add_start(tasks: Tasks[StartContext], import_api: Callable[[StartContext], None] | None = None) -> StartTasks:
+    """Declare the tasks of a start.
 
     Args:
-        before_answering: additional tasks that the first answer waits for, such as importing the API.
+        tasks: receives the tasks.
+        import_api: what else the first answer waits for; it begins once the bundle is found.
     """
-    others = tuple(task.name for task in before_answering)
-    return (
-        *DISCOVERY,
-        Task("room", make_room, needs=("spec",)),
-        Task("last_bundle", read_last_bundle),
-        Task("bundle", find_bundle, needs=("checkpoint", "spec", "last_bundle")),
-        Task("executables", obtain_executables, needs=("spec", "bundle")),
-        Task("first_executables", wait_for_first, needs=("executables",)),
-        Task("expected_weights", expect_weights, needs=("checkpoint",)),
-        Task("prefetched_weights", prefetch_weights, needs=("checkpoint", "expected_weights")),
-        Task("prefetch_check", check_prefetch, needs=("expected_weights", "spec")),
-        Task(
-            "weights",
-            load_weights,
-            needs=("checkpoint", "spec", "expected_weights", "prefetched_weights"),
-            after=("room",),
-        ),
-        Task("device_state", begin_state, needs=("spec", "executables"), after=("room",)),
-        Task("tokenizer_files", pull_tokenizer_files, needs=("checkpoint",)),
-        Task("tokenizer", load_text, needs=("checkpoint", "tokenizer_files"), after=("bundle",)),
-        *before_answering,
-        Task(
-            "engine",
-            start_engine,
-            needs=("spec", "weights", "executables", "device_state"),
-            after=("first_executables",),
-        ),
-        Task("model", assemble_model, needs=("checkpoint", "spec", "weights", "engine", "tokenizer"), after=others),
-        Task("probe", probe, needs=("engine",), after=("model",)),
-        Task("rest", obtain_rest, needs=("spec", "bundle", "executables", "engine"), after=("probe",)),
-        Task("ready", mark_ready, needs=("devices", "spec", "bundle", "model", "rest")),
-        Task("stored_bundle", store_bundle, needs=("spec", "bundle", "executables", "rest"), after=("ready",)),
-        Task("returned_memory", return_memory, after=("stored_bundle",)),
-    )
+    devices, checkpoint, spec = add_discovery(tasks)
+    room = tasks.add("room", make_room, spec)
+    last_bundle = tasks.add("last_bundle", read_last_bundle)
+    bundle = tasks.add("bundle", search_bundle, checkpoint, spec, last_bundle)
+    executables = tasks.add("executables", begin_executables, spec, bundle)
+    first = tasks.add("first_executables", wait_for_first, executables)
+    expected = tasks.add("expected_weights", expect_weights, checkpoint)
+    prefetched = tasks.add("prefetched_weights", prefetch_weights, checkpoint, expected)
+    tasks.add("prefetch_check", check_prefetch, expected, spec)
+    weights = tasks.add("weights", load_weights, checkpoint, spec, expected, prefetched, after=[room])
+    state = tasks.add("device_state", begin_state, spec, executables, after=[room])
+    files = tasks.add("tokenizer_files", pull_tokenizer_files, checkpoint)
+    text = tasks.add("tokenizer", load_text, checkpoint, files, after=[bundle])
+    api = [] if import_api is None else [tasks.add("api", import_api, after=[bundle])]
+    engine = tasks.add("engine", start_engine, spec, weights, executables, state, after=[first])
+    model = tasks.add("model", assemble_model, checkpoint, spec, weights, engine, text, after=api)
+    probed = tasks.add("probe", probe, engine, after=[model])
+    rest = tasks.add("rest", obtain_rest, spec, bundle, executables, engine, after=[probed])
+    ready = tasks.add("ready", mark_ready, devices, spec, bundle, model, rest)
+    stored = tasks.add("stored_bundle", store_bundle, spec, bundle, executables, rest, after=[ready])
+    tasks.add("returned_memory", return_memory, after=[stored])
+    return StartTasks(devices, model)
 
 
 class ModelStart:
-    """A running start; see `start_graph`."""
+    """A running start; see `add_start`."""
 
-    def __init__(self, context: StartContext, before_answering: Sequence[Task] = ()) -> None:
-        self.run = GraphRun(start_graph(before_answering), context, failed=context.failed)
+    def __init__(self, context: StartContext, import_api: Callable[[StartContext], None] | None = None) -> None:
+        self.tasks = Tasks[StartContext]()
+        self._added = add_start(self.tasks, import_api)
+        self.tasks.begin(context, context.failed)
+
+    def wait_for_devices(self) -> Devices:
+        """Wait until the devices are found.
+
+        Raises:
+            StartError: the start has failed.
+        """
+        return self._added.devices.wait()
 
     def wait_for_model(self) -> LoadedModel:
         """Wait until requests can be answered.
@@ -88,7 +109,7 @@ class ModelStart:
         Raises:
             StartError: the model cannot be served.
         """
-        return self.run.wait("model")
+        return self._added.model.wait()
 
     def wait_until_ready(self) -> None:
         """Wait until a token has been generated, all executables are available and the bundle is stored.
@@ -96,4 +117,4 @@ class ModelStart:
         Raises:
             EngineError: no token was generated.
         """
-        self.run.wait_for_all()
+        self.tasks.wait()

@@ -69,7 +69,7 @@ class PrefetchedWeights:
     begin_s: float  # when the prefetch began, in seconds since the process began
 
 
-def expect_weights(context: StartContext, *, checkpoint: LocatedCheckpoint) -> ExpectedWeights | None:
+def expect_weights(context: StartContext, checkpoint: LocatedCheckpoint) -> ExpectedWeights | None:
     """Predict which weights a CPU would serve.
 
     Returns None on a host with accelerators or little memory, or if the devices are already known.
@@ -108,7 +108,7 @@ def weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[Wei
 
 
 def prefetch_weights(
-    context: StartContext, *, checkpoint: LocatedCheckpoint, expected_weights: ExpectedWeights | None
+    context: StartContext, checkpoint: LocatedCheckpoint, expected_weights: ExpectedWeights | None
 ) -> PrefetchedWeights | None:
     """Load the expected weights into host memory.
 
@@ -131,7 +131,7 @@ def prefetch_weights(
     return PrefetchedWeights(loaded, begin_s)
 
 
-def check_prefetch(_: StartContext, *, expected_weights: ExpectedWeights | None, spec: "ModelSpec") -> None:
+def check_prefetch(_: StartContext, expected_weights: ExpectedWeights | None, spec: "ModelSpec") -> None:
     """Cancel the prefetch if the engine needs different weights."""
     if expected_weights is not None and not expected_weights.match(spec):
         logger.info("the engine needs different weights than were prefetched; loading them")

@@ -25,9 +25,9 @@ from service.start.conversions import store_conversion
 from service.start.devices import Devices, use_target
 from service.start.discover import checkpoint_uri, opener
 from service.start.executables import BundleSearch, compile_all, find_bundle
-from service.start.graph import GraphRun
+from service.start.graph import Tasks
 from service.start.kinds.model_spec import ModelSpec
-from service.start.load import DISCOVERY
+from service.start.load import add_discovery
 from service.start.progress import Phase, StartProgress
 from service.text.generation_defaults import NO_DEFAULTS
 
@@ -137,13 +137,15 @@ def _discover(process: Settings, devices: Devices | None, entry: ModelEntry | No
         devices=devices,
         memory_share=1.0 if entry is None else entry.share(process),
     )
-    run = GraphRun(DISCOVERY, context, failed=context.failed)
-    spec, checkpoint = run.wait("spec"), run.wait("checkpoint")
+    tasks = Tasks[StartContext]()
+    found = add_discovery(tasks)
+    tasks.begin(context, context.failed)
+    spec, checkpoint = found.spec.wait(), found.checkpoint.wait()
     return _Plan(
         {} if entry is None else {"model": entry.name},
         settings,
         context.generations,
-        run.wait("devices"),
+        found.devices.wait(),
         checkpoint,
         spec,
         BundlePlaces.of_settings(settings, checkpoint.uri, metrics),

@@ -66,7 +66,7 @@ def read_last_bundle(context: StartContext) -> PrefetchedBundle:
     return prefetch_bundle(local_folder(context.settings))
 
 
-def choose_spec(context: StartContext, *, devices: Devices, checkpoint: LocatedCheckpoint) -> "ModelSpec":
+def choose_spec(context: StartContext, devices: Devices, checkpoint: LocatedCheckpoint) -> "ModelSpec":
     """Choose dtype, sizes, kernel and mesh from configuration and devices."""
     choose = import_choice(context, checkpoint)
     spec = choose(context.settings, checkpoint, devices.devices, memory_share=context.memory_share)
@@ -84,14 +84,13 @@ def choose_spec(context: StartContext, *, devices: Devices, checkpoint: LocatedC
     return spec
 
 
-def make_room(context: StartContext, *, spec: "ModelSpec") -> None:
+def make_room(context: StartContext, spec: "ModelSpec") -> None:
     """Wait until the device has room for weights and caches next to other models."""
     context.make_room(spec.memory_bytes, spec.mesh.devices)
 
 
 def load_weights(
     context: StartContext,
-    *,
     checkpoint: LocatedCheckpoint,
     spec: "ModelSpec",
     expected_weights: ExpectedWeights | None,
@@ -119,8 +118,8 @@ def _weights_key(checkpoint: LocatedCheckpoint, spec: "ModelSpec") -> str:
     return f"{spec.key.digest} {checkpoint.version}"
 
 
-def find_bundle(
-    context: StartContext, *, checkpoint: LocatedCheckpoint, spec: "ModelSpec", last_bundle: PrefetchedBundle
+def search_bundle(
+    context: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelSpec", last_bundle: PrefetchedBundle
 ) -> "BundleSearch":
     """Look for the executables: among other loaded models, on this machine, then at BUNDLE_URI."""
     from service.bundles.lookup import BundlePlaces
@@ -132,24 +131,24 @@ def find_bundle(
     return find_bundle(spec, places, context.progress)
 
 
-def obtain_executables(context: StartContext, *, spec: "ModelSpec", bundle: "BundleSearch") -> "Executables":
+def begin_executables(context: StartContext, spec: "ModelSpec", bundle: "BundleSearch") -> "Executables":
     """Start to load the bundle's executables, or to compile them, without waiting."""
     from service.start.executables import obtain_executables
 
     return obtain_executables(spec, bundle, context.progress)
 
 
-def wait_for_first(_: StartContext, *, executables: "Executables") -> None:
+def wait_for_first(_: StartContext, executables: "Executables") -> None:
     """Wait for the executables of the first token, unless they come from a bundle."""
     executables.wait_for_first()
 
 
-def begin_state(_: StartContext, *, spec: "ModelSpec", executables: "Executables") -> Any:
+def begin_state(_: StartContext, spec: "ModelSpec", executables: "Executables") -> Any:
     """Allocate the device state that steps need in addition to weights."""
     return spec.begin_state(executables.by_name)
 
 
-def pull_tokenizer_files(context: StartContext, *, checkpoint: LocatedCheckpoint) -> Path:
+def pull_tokenizer_files(context: StartContext, checkpoint: LocatedCheckpoint) -> Path:
     """Pull the tokenizer's files to a local folder."""
     with context.progress.phase(Phase.TOKENIZER, "pull"):
         from service.checkpoint.tokenizer_files import pull_tokenizer
@@ -157,7 +156,7 @@ def pull_tokenizer_files(context: StartContext, *, checkpoint: LocatedCheckpoint
         return pull_tokenizer(checkpoint, context.cache, context.progress.pulled).path
 
 
-def load_text(context: StartContext, *, checkpoint: LocatedCheckpoint, tokenizer_files: Path) -> "Text":
+def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_files: Path) -> "Text":
     """Read tokenizer and chat template; parsing a tokenizer that is not cached holds the GIL."""
     with context.progress.phase(Phase.TOKENIZER) as fields:
         from service.start.kinds.model_spec import Text
@@ -199,7 +198,6 @@ def _parse_once(parsed: "LruCache[TokenizerBackend]", content: bytes) -> "Tokeni
 
 def start_engine(
     context: StartContext,
-    *,
     spec: "ModelSpec",
     weights: "LoadedWeights[jax.Array]",
     executables: "Executables",
@@ -210,9 +208,8 @@ def start_engine(
         return spec.start(context, weights.weights, executables.by_name, device_state)
 
 
-def assemble_model(
+def assemble_model(  # noqa: PLR0917 (the results of five tasks)
     context: StartContext,
-    *,
     checkpoint: LocatedCheckpoint,
     spec: "ModelSpec",
     weights: "LoadedWeights[jax.Array]",

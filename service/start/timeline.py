@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service.start.graph import TaskTimes, direct_edges
+from service.start.graph import Task
 from service.start.progress import Phase, Span, StartProgress
 
 logger = logging.getLogger(__name__)
@@ -19,14 +19,13 @@ COLORS = {
     Phase.WARM: "#f2cc8f",
 }
 TASK_COLOR = "#5c677d"
-ARROW_COLOR = "#adb5bd"
 ROW_INCHES = 0.26
 # Bars that end within this last share of the plot have their label on the left.
 LATE_SHARE = 0.2
 SMALLEST_BAR_SHARE = 1 / 400
 
 
-def draw_or_warn(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path, title: str) -> None:
+def draw_or_warn(progress: StartProgress, tasks: Sequence[Task[Any]], path: Path, title: str) -> None:
     """Plot a start; only log a failure, since the service works without the plot."""
     try:
         draw(progress, tasks, path, title)
@@ -36,14 +35,14 @@ def draw_or_warn(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path
         logger.info("plotted the start", extra={"file": str(path)})
 
 
-def draw(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path, title: str) -> None:
+def draw(progress: StartProgress, tasks: Sequence[Task[Any]], path: Path, title: str) -> None:
     """Plot a finished start; the suffix of the path determines the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     # Work before the graph ran (the interpreter, the server) has a span but no task.
     begin_of_process_s = progress.began_s
-    nodes = sorted(tasks, key=lambda times: times.begin_s)
+    nodes = sorted(tasks, key=lambda task: task.begin_s)
     spans = _in_order_of_phases(progress.spans)
     end_s = max([span.end_s for span in spans] + [progress.ready_s or 0.0])
     figure = Figure(figsize=(11, 1.8 + ROW_INCHES * (len(nodes) + len(spans))), layout="constrained")
@@ -66,28 +65,20 @@ def draw(progress: StartProgress, tasks: Sequence[TaskTimes], path: Path, title:
     figure.savefig(path, dpi=150)
 
 
-def _draw_graph(axes: Any, nodes: Sequence[TaskTimes], began_s: float, end_s: float) -> None:
-    """Draw a bar per task, and arrows from its dependencies, dark from the one that ended last."""
-    row_of = {times.task.name: row for row, times in enumerate(nodes)}
-    by_name = {times.task.name: times for times in nodes}
-    edges = direct_edges([times.task for times in sorted(nodes, key=lambda times: times.end_s)])
-    for row, times in enumerate(nodes):
-        _draw_bar(axes, row, times.begin_s - began_s, times.end_s - began_s, end_s, color=TASK_COLOR, height=0.62)
-        waited_for = [by_name[name] for name, waiting in edges if waiting == times.task.name]
-        last = max(waited_for, key=lambda needed: needed.end_s, default=None)
-        for needed in waited_for:
+def _draw_graph(axes: Any, nodes: Sequence[Task[Any]], began_s: float, end_s: float) -> None:
+    """Draw a bar per task, and an arrow from the last of those that it waited for."""
+    row_of = {task: row for row, task in enumerate(nodes)}
+    for task, row in row_of.items():
+        _draw_bar(axes, row, task.begin_s - began_s, task.end_s - began_s, end_s, color=TASK_COLOR, height=0.62)
+        last = max(task.waits_for, key=lambda needed: needed.end_s, default=None)
+        if last is not None:
             axes.annotate(
                 "",
-                xy=(times.begin_s - began_s, row),
-                xytext=(needed.end_s - began_s, row_of[needed.task.name]),
-                arrowprops={
-                    "arrowstyle": "-|>",
-                    "color": TASK_COLOR if needed is last else ARROW_COLOR,
-                    "linewidth": 0.9 if needed is last else 0.5,
-                    "mutation_scale": 7,
-                },
+                xy=(task.begin_s - began_s, row),
+                xytext=(last.end_s - began_s, row_of[last]),
+                arrowprops={"arrowstyle": "-|>", "color": TASK_COLOR, "linewidth": 0.9, "mutation_scale": 7},
             )
-    axes.set_yticks(range(len(nodes)), [times.task.name for times in nodes], fontsize=8)
+    axes.set_yticks(range(len(nodes)), [task.name for task in nodes], fontsize=8)
 
 
 def _draw_spans(axes: Any, spans: Sequence[Span], end_s: float) -> None:

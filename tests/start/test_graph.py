@@ -1,11 +1,12 @@
-"""The runner of a start's graph: order, results, failures."""
+"""The runner of a start's tasks: order, results, failures."""
 
 import threading
 
 import pytest
 
-from service.start.graph import GraphRun, Task, describe, direct_edges
-from service.start.load import start_graph
+from service.start.context import StartContext
+from service.start.graph import Task, Tasks
+from service.start.load import add_start
 
 
 def returns(value):
@@ -19,45 +20,49 @@ def raises(error: BaseException):
     return fail
 
 
-def test_a_part_gets_the_context_and_the_results_of_the_parts_it_needs():
-    tasks = [
-        Task("two", returns(2)),
-        Task("three", returns(3)),
-        Task("product", lambda context, *, two, three: context * two * three, needs=("two", "three")),
-    ]
-    assert GraphRun(tasks, 10).wait("product") == 60
+@pytest.fixture
+def tasks() -> Tasks[int]:
+    return Tasks()
 
 
-def test_a_part_begins_after_those_it_only_follows_and_does_not_take_their_results():
+def test_a_task_gets_the_context_and_the_results_of_those_it_needs(tasks):
+    two, three = tasks.add("two", returns(2)), tasks.add("three", returns(3))
+    product = tasks.add("product", lambda context, left, right: context * left * right, two, three)
+    tasks.begin(10)
+    assert product.wait() == 60
+
+
+def test_a_task_begins_after_those_it_only_follows_and_does_not_take_their_results(tasks):
     order = []
     may_end = threading.Event()
 
-    def first(_):
+    def run_first(_):
         may_end.wait(10)
         order.append("first")
 
-    tasks = [Task("first", first), Task("second", lambda _: order.append("second"), after=("first",))]
-    run = GraphRun(tasks, None)
+    first = tasks.add("first", run_first)
+    tasks.add("second", lambda _: order.append("second"), after=[first])
+    tasks.begin(0)
     may_end.set()
-    run.wait_for_all()
+    tasks.wait()
     assert order == ["first", "second"]
 
 
-def test_independent_parts_run_at_the_same_time():
+def test_independent_tasks_run_at_the_same_time(tasks):
     met = threading.Barrier(2)
-    tasks = [Task(name, lambda _: met.wait(10)) for name in ("one", "other")]
-    GraphRun(tasks, None).wait_for_all()
+    for name in ("one", "other"):
+        tasks.add(name, lambda _: met.wait(10))
+    tasks.begin(0)
+    tasks.wait()
 
 
-def test_the_first_failure_ends_every_wait_at_once_and_nothing_new_begins():
+def test_the_first_failure_ends_every_wait_at_once_and_nothing_new_begins(tasks):
     never, failed, begun = threading.Event(), threading.Event(), []
-    tasks = [
-        Task("endless", lambda _: never.wait()),
-        Task("broken", raises(KeyError("broken"))),
-        Task("dependent", lambda _, *, broken: begun.append(broken), needs=("broken",)),
-    ]
-    run = GraphRun(tasks, None, failed=failed)
-    for wait in (lambda: run.wait("endless"), lambda: run.wait("dependent"), run.wait_for_all):
+    endless = tasks.add("endless", lambda _: never.wait())
+    broken = tasks.add("broken", raises(KeyError("broken")))
+    dependent = tasks.add("dependent", lambda _, result: begun.append(result), broken)
+    tasks.begin(0, failed)
+    for wait in (endless.wait, dependent.wait, tasks.wait):
         with pytest.raises(KeyError, match="broken"):
             wait()
     assert failed.is_set()
@@ -65,7 +70,7 @@ def test_the_first_failure_ends_every_wait_at_once_and_nothing_new_begins():
     never.set()
 
 
-def test_of_two_failures_the_part_that_was_declared_first_is_raised():
+def test_of_two_failures_the_task_that_was_declared_first_is_raised(tasks):
     both_failed = threading.Barrier(3)
 
     def fail(name):
@@ -75,71 +80,57 @@ def test_of_two_failures_the_part_that_was_declared_first_is_raised():
 
         return run
 
-    run = GraphRun([Task("cause", fail("cause")), Task("consequence", fail("consequence"))], None)
+    for name in ("cause", "consequence"):
+        tasks.add(name, fail(name))
+    tasks.begin(0)
     both_failed.wait(10)
     for thread in threading.enumerate():
         if thread.name in ("cause", "consequence"):
             thread.join(10)
     with pytest.raises(RuntimeError, match="cause"):
-        run.wait_for_all()
+        tasks.wait()
 
 
-def test_a_result_can_be_read_after_another_part_has_failed_only_as_the_failure():
-    run = GraphRun([Task("good", returns(1)), Task("bad", raises(OSError("disk")))], None)
+def test_a_result_can_be_read_after_another_task_has_failed_only_as_the_failure(tasks):
+    good = tasks.add("good", returns(1))
+    tasks.add("bad", raises(OSError("disk")))
+    tasks.begin(0)
     with pytest.raises(OSError, match="disk"):
-        run.wait_for_all()
+        tasks.wait()
     with pytest.raises(OSError, match="disk"):
-        run.wait("good")
+        good.wait()
 
 
-@pytest.mark.parametrize(
-    ("tasks", "message"),
-    [
-        ([Task("a", returns(1)), Task("a", returns(2))], "two tasks are named 'a'"),
-        ([Task("a", returns(1), needs=("b",)), Task("b", returns(1))], "'a' waits for 'b'"),
-        ([Task("a", returns(1), after=("a",))], "'a' waits for 'a'"),
-    ],
-)
-def test_an_impossible_graph_is_refused_before_anything_runs(tasks, message):
-    with pytest.raises(ValueError, match=message):
-        GraphRun(tasks, None)
-
-
-def test_times_are_recorded_in_the_order_of_the_ends():
-    run = GraphRun([Task("one", returns(1)), Task("two", lambda _, *, one: one, needs=("one",))], None)
-    run.wait_for_all()
-    one, two = run.times
-    assert (one.task.name, two.task.name) == ("one", "two")
+def test_times_are_recorded_in_the_order_of_the_ends(tasks):
+    one = tasks.add("one", returns(1))
+    two = tasks.add("two", lambda _, result: result, one)
+    tasks.begin(0)
+    tasks.wait()
+    assert tasks.done == [one, two]
     assert one.begin_s <= one.end_s <= two.begin_s <= two.end_s
 
 
-def test_the_description_names_every_part_its_needs_and_what_it_does():
-    def sum_up(_, *, one):
+def test_the_table_names_every_task_its_needs_and_what_it_does(tasks):
+    def sum_up(_, one):
         """Sum up.
 
         More.
         """
 
-    text = describe([Task("one", returns(1)), Task("two", returns(2)), Task("sum", sum_up, ("one",), after=("two",))])
-    assert text.splitlines()[-1] == "| `sum` | `one`, (`two`) | Sum up. |"
+    one, two = tasks.add("one", returns(1)), tasks.add("two", returns(2))
+    tasks.add("sum", sum_up, one, after=[two])
+    assert tasks.table().splitlines()[-1] == "| `sum` | `one`, (`two`) | Sum up. |"
 
 
-def test_an_edge_that_follows_from_a_longer_way_is_not_direct():
-    tasks = [
-        Task("a", returns(1)),
-        Task("b", returns(1), needs=("a",)),
-        Task("c", returns(1), needs=("a", "b")),
-        Task("d", returns(1), needs=("a",), after=("a",)),
-    ]
-    assert direct_edges(tasks) == [("a", "b"), ("b", "c"), ("a", "d")]
+def test_every_task_of_a_start_has_its_own_name_and_says_what_it_does():
+    def import_api(_: StartContext) -> None:
+        """Import the API."""
 
-
-def test_every_task_of_a_start_says_what_it_does_and_takes_what_it_needs():
-    import inspect
-
-    for task in start_graph([Task("api", returns(None), after=("bundle",))]):
-        if task.name != "api":
-            assert task.summary.endswith(".") or task.summary.endswith(":"), task.name
-            parameters = inspect.signature(task.run).parameters.values()
-            taken = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-            assert taken == set(task.needs), task.name
+    tasks = Tasks[StartContext]()
+    added = add_start(tasks, import_api)
+    rows = [line.split("|") for line in tasks.table().splitlines()[2:]]
+    names = [name.strip() for _, name, *_ in rows]
+    assert len(names) == len(set(names))
+    assert all(does.strip().endswith((".", ":")) for *_, does, _ in rows)
+    assert isinstance(added.model, Task)
+    assert added.model.name == "model"

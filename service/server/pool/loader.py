@@ -11,7 +11,6 @@ from service.server.pool.pooled_model import Loading, MakeRoom
 from service.settings import Settings
 from service.start.context import CommonParts, StartContext
 from service.start.devices import Devices
-from service.start.graph import Task
 from service.start.load import ModelStart
 from service.start.progress import StartProgress
 from service.start.tasks import LoadedModel
@@ -52,7 +51,7 @@ class Loader:
         metrics: Metrics,
         progress: StartProgress,
         *,
-        before_answering: Sequence[Task],
+        import_api: Callable[[StartContext], None],
         on_engine_failure: Callable[[], None],
     ) -> None:
         """Prepare the first load, which is part of the start of the process.
@@ -61,11 +60,11 @@ class Loader:
             settings: the settings of the process.
             metrics: the metrics of the process.
             progress: the progress of the process's start, used for its first model.
-            before_answering: tasks that the first answer waits for.
+            import_api: a task that the first answer waits for.
             on_engine_failure: called from the device thread of any model if it dies.
         """
         self._settings, self._metrics, self._progress = settings, metrics, progress
-        self._before_answering = before_answering
+        self._import_api = import_api
         self._on_engine_failure = on_engine_failure
         self.first: StartLoading | None = None
         self._common = CommonParts(host_cache=HostCache(settings.host_cache_bytes))
@@ -88,7 +87,7 @@ class Loader:
             memory_share=entry.share(self._settings) if self._settings.has_catalogue else 1.0,
             make_room=lambda num_bytes, devices: make_room(num_bytes, self._capacity_bytes(devices)),
         )
-        loading = StartLoading(ModelStart(context, self._before_answering if is_first else ()), context)
+        loading = StartLoading(ModelStart(context, self._import_api if is_first else None), context)
         if is_first:
             self.first = loading
         return loading
@@ -104,7 +103,7 @@ class Loader:
 
     def _known_devices(self) -> "Devices | None":
         if self._devices is None and self.first is not None:
-            return self.first.start.run.wait("devices")
+            return self.first.start.wait_for_devices()
         return self._devices
 
     def _capacity_bytes(self, devices: Sequence[Device]) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.catalogue.catalogue import Catalogue
@@ -18,7 +18,7 @@ from service.server.pool.state import PoolLimits
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.discover import checkpoint_uri, find_devices
-from service.start.graph import GraphRun, Task
+from service.start.graph import Tasks
 from service.start.imports import collect_unloaded, end_quick_imports
 from service.start.progress import Phase, StartProgress
 from service.start.tasks import served_names
@@ -54,7 +54,7 @@ def open_pool(
     metrics: Metrics,
     progress: StartProgress,
     *,
-    before_answering: Sequence[Task],
+    import_api: Callable[[StartContext], None],
     on_engine_failure: Callable[[], None],
     on_complete: OnComplete,
 ) -> OpenedPool:
@@ -64,7 +64,7 @@ def open_pool(
         SettingsError: the catalogue is invalid.
         CheckpointError: the catalogue cannot be listed.
     """
-    loader = Loader(settings, metrics, progress, before_answering=before_answering, on_engine_failure=on_engine_failure)
+    loader = Loader(settings, metrics, progress, import_api=import_api, on_engine_failure=on_engine_failure)
     if settings.has_catalogue:
         with progress.phase(Phase.LOCATE, "catalogue") as fields:
             catalogue = catalogue_of_settings(settings)
@@ -87,17 +87,24 @@ def _free_unloaded(begun_s: float) -> None:
 
 
 def start_without_model(
-    settings: Settings, metrics: Metrics, progress: StartProgress, loader: Loader, tasks: Sequence[Task]
+    settings: Settings,
+    metrics: Metrics,
+    progress: StartProgress,
+    loader: Loader,
+    import_api: Callable[[StartContext], None],
 ) -> None:
-    """Run the parts of a start that are independent of models: import jax, find the devices, run the tasks.
+    """Run the parts of a start that are independent of models: import jax, find the devices, import the API.
 
     Raises:
         StartError: there are no devices.
     """
     context = StartContext(settings, metrics, progress)
-    run = GraphRun((Task("devices", find_devices), *tasks), context)
-    run.wait_for_all()
-    loader.adopt_devices(run.wait("devices"))
+    tasks = Tasks[StartContext]()
+    devices = tasks.add("devices", find_devices)
+    tasks.add("api", import_api)
+    tasks.begin(context)
+    tasks.wait()
+    loader.adopt_devices(devices.wait())
     end_quick_imports()
     progress.mark_answering(None)
     progress.mark_ready()
