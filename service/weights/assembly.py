@@ -239,7 +239,7 @@ def assemble_weights(
 
     def write_one(name: str) -> None:
         assembly.reserve([name])
-        tensor = tensors[name].T if names[name] else tensors[name]
+        tensor = np.swapaxes(tensors[name], -1, -2) if names[name] else tensors[name]
         assembly.write(name, 0, np.ascontiguousarray(tensor).reshape(-1))
 
     with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="weights") as pool:

@@ -90,6 +90,18 @@ def test_transposed_products_are_turned_and_the_prefix_of_a_head_is_optional(tmp
     np.testing.assert_array_equal(load(folder, Quantization.INT8)["layers.1.down"], values)
 
 
+def test_stacked_experts_that_are_stored_transposed_are_turned(tmp_path):
+    tensors, experts = CASES["gpt_oss"].tensors(), "model.layers.1.mlp.experts."
+    weights = load(saved(tmp_path / "m", "gpt_oss"))
+    np.testing.assert_array_equal(weights["layers.1.expert_down"], tensors[f"{experts}down_proj"].swapaxes(1, 2))
+    # The rows of both projections up alternate, and stay so.
+    gate_up = tensors[f"{experts}gate_up_proj"].swapaxes(1, 2).reshape(6, 48, 2, 32)
+    np.testing.assert_array_equal(weights["layers.1.expert_gate_up"], gate_up)
+    values, _ = quantize_rows(gate_up.reshape(-1, 32))
+    int8 = load(tmp_path / "m", Quantization.INT8)
+    np.testing.assert_array_equal(int8["layers.1.expert_gate_up"].reshape(-1, 32), values)
+
+
 def test_masks_of_old_checkpoints_are_left_out(tmp_path):
     mask = np.ones((1, 1, 64, 64), np.float32)
     assert load(saved(tmp_path / "m", "gpt2", **{"transformer.h.0.attn.bias": mask}))
