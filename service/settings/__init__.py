@@ -276,6 +276,12 @@ class Settings(BaseModel):
         ge=1024,
         description="The largest accepted request body, in bytes. A larger one gets a 413 without being read.",
     )
+    max_audio_bytes: int = Field(
+        default=25 * 1024 * 1024,
+        ge=1024,
+        description="The largest accepted recording, in bytes. A larger one gets a 413. It is held in memory, and "
+        "counts for MAX_OPEN_BODY_BYTES; so do its samples later, 2 MB a minute.",
+    )
     batch_uri: str | None = Field(
         default=None,
         description="Storage for uploaded files and batches: `gs://…` or a path, which instances may share; `off` "

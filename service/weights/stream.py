@@ -28,6 +28,7 @@ from service.weights.headers import read_headers, without_prefix
 from service.weights.low_rank import LowRankUpdate
 from service.weights.packed.layers import PackedWeights
 from service.weights.safetensors import Header, check_dtype, check_tensors, merged
+from service.weights.stacked_experts import with_single_experts
 from service.weights.staging import HostMemoryBudget
 from service.weights.strided import transposed_entry
 
@@ -110,7 +111,7 @@ def _read_checked_headers(target: WeightTarget, files: Sequence[OpenFile], budge
 
 def _read_headers_once(target: WeightTarget, files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
     names = [source.name for spec in target.specs for source in spec.sources]
-    headers = without_prefix(read_headers(files, budget), names)
+    headers = with_single_experts(without_prefix(read_headers(files, budget), names), names)
     uri = files[0].source.uri
     tensors = merged(uri, [header.entries for header in headers])
     check_tensors(uri, target.specs, {name: entry.shape for name, entry in tensors.items()})
