@@ -65,7 +65,9 @@ def test_a_warm_start_loads_before_its_first_token_what_that_needs_and_the_rest_
     loaded = [s for s in warm["spans"] if s["phase"] == "executables" and s["part"] not in ("", "find bundle")]
     before = {s["part"].partition("-")[0] for s in loaded if s["begin_s"] < warm["first_token_s"]}
     after = {s["part"].partition("-")[0] for s in loaded if s["begin_s"] >= warm["first_token_s"]}
-    assert {part.rstrip("0123456789to") for part in before} == {"initial", "embed", "layers", "set", "sample"}
+    of_layers = {part for part in before if part.startswith("layers")}
+    assert before - of_layers == {"initial", "embed", "set", "sample"}
+    assert of_layers
     assert {"embed", "count", "prompt", "sample"} <= after
 
 
