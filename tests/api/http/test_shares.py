@@ -16,7 +16,7 @@ BUSY, OTHER, HEAVY = ApiKey("busy", "sk-1"), ApiKey("other", "sk-2"), ApiKey("he
 BODY = json.dumps({"model": MODEL, "prompt": "Once"}).encode()
 HEAD = (
     "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-    f"Content-Length: {len(BODY)}\r\nExpect: 100-continue\r\nAuthorization: Bearer {{}}\r\n\r\n"
+    f"Content-Length: {len(BODY)}\r\nConnection: close\r\nExpect: 100-continue\r\nAuthorization: Bearer {{}}\r\n\r\n"
 )
 GO_ON = b"HTTP/1.1 100 "  # a place was found, and the body is read
 
