@@ -36,9 +36,11 @@ def levserve(arguments: argparse.Namespace) -> Callable[[], int]:
     """Levserve: weights verified, joined, cast and put on the device."""
     import jax
 
-    from service.checkpoint.discover import FileSet, LocatedCheckpoint
+    from service.checkpoint.discover import LocatedCheckpoint
+    from service.checkpoint.file_set import FileSet
     from service.checkpoint.layout import detect_layout
-    from service.checkpoint.load import LoadLimits, load_checkpoint
+    from service.checkpoint.limits import LoadLimits
+    from service.checkpoint.load import load_checkpoint
     from service.device.mesh import DeviceMesh
     from service.models.decoder import Decoder
     from service.models.registry import read_config

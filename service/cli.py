@@ -140,13 +140,15 @@ def _add_copies(commands: "argparse._SubParsersAction[_Parser]") -> None:
     imports.add_argument("target", metavar="gs://BUCKET/FOLDER", help="an empty folder, or one of an earlier import")
     convert = commands.add_parser(
         "convert",
-        help="write a checkpoint of pickled weights (pytorch_model.bin) as safetensors",
+        help="write a checkpoint of pickled weights (pytorch_model.bin) as safetensors, or merge an adapter into one",
         description="Write a checkpoint of pickled weights as safetensors, with its configuration and tokenizer, into "
-        "a folder or a bucket. Nothing in a pickle is executed.",
+        "a folder or a bucket. Nothing in a pickle is executed. With an adapter, write any checkpoint with the adapter "
+        "merged into it.",
         argument_default=argparse.SUPPRESS,
     )
     convert.add_argument("source", metavar="SOURCE", help="gs://bucket/folder, hf://org/name[@revision] or a folder")
     convert.add_argument("target", metavar="TARGET", help="gs://bucket/folder or a folder: a new one")
+    convert.add_argument("--adapter", metavar="ADAPTER", help="an adapter (LoRA) in the format of PEFT, to merge")
 
 
 def _refuse_flag(parser: argparse.ArgumentParser, command: str, flag: str) -> NoReturn:
@@ -203,7 +205,8 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
     if flags["command"] == "convert":
         from service.offline.convert import convert
 
-        return convert(str(flags["source"]), str(flags["target"]), settings)
+        adapter = flags.get("adapter")
+        return convert(str(flags["source"]), str(flags["target"]), settings, str(adapter) if adapter else None)
     from service.server.app import serve
 
     picture = flags.get("profile_start")

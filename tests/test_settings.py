@@ -147,3 +147,9 @@ def test_what_is_no_yaml_is_placed_and_not_quoted(text):
     with pytest.raises(SettingsError, match=r"config.yaml is not valid YAML at line \d, column \d+\.") as refusal:
         load_settings({}, config(text))
     assert "canary" not in "".join(traceback.format_exception(refusal.value))
+
+
+def test_an_adapter_is_merged_into_a_single_model():
+    assert Settings(model_uri="/model", adapter_uri="/adapter").adapter_uri == "/adapter"
+    with pytest.raises(SettingsError, match=r"ADAPTER_URI: .* In MODELS_CONFIG, give a model an 'adapter'"):
+        Settings(catalogue_uri="/models", adapter_uri="/adapter")

@@ -5,6 +5,7 @@ models:
     aliases: [chat]
     uri: gs://bucket/models/org-chat     # default: the listed folder of this name
     generations: {model.safetensors: 1712345678901234}
+    adapter: gs://bucket/adapters/chat   # merged into the model
     max_model_len: 4096
     defaults: {temperature: 0.2, max_tokens: 512}
     preload: true
@@ -56,6 +57,7 @@ class DescribedModel(BaseModel):
     revision: str | None = None  # of a repository of the Hub
     generations: dict[str, Annotated[int, Field(ge=1)]] = {}  # by object name below `uri`
     tokenizer: str | None = None
+    adapter: str | None = None  # merged into the model
     dtype: Dtype | None = None
     quantization: WeightStorage | None = None
     kv_dtype: KvDtype | None = None
@@ -152,6 +154,7 @@ def _entry(model: DescribedModel) -> ModelEntry:
         is_run=is_run,
         generations=model.generations,
         tokenizer_uri=model.tokenizer,
+        adapter_uri=model.adapter,
         dtype=model.dtype,
         quantization=model.quantization,
         kv_dtype=model.kv_dtype,

@@ -9,7 +9,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from service.checkpoint.discover import LocatedCheckpoint, OpenSource
+from service.checkpoint.discover import LocatedCheckpoint
+from service.checkpoint.file_set import OpenSource
 from service.checkpoint.layout import CONVERSION_MARKER, TOKENIZER_FILES, LevanterLayout, detect_layout
 from service.checkpoint.model_config import CONFIG_JSON
 from service.checkpoint.tokenizer_files import pull_tokenizer

@@ -4,13 +4,15 @@ The configuration is all that a start needs to lower and compile.
 """
 
 import hashlib
-import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.checkpoint import levanter
+from service.checkpoint.adapters.locate import LocatedAdapter, locate_adapter
+from service.checkpoint.adapters.peft import CONFIG as ADAPTER_CONFIG
+from service.checkpoint.file_set import FileSet, OpenSource
 from service.checkpoint.layout import (
     INDEX,
     PICKLED_INDEX,
@@ -37,23 +39,6 @@ from service.storage.source import Source
 
 logger = logging.getLogger(__name__)
 
-OpenSource = Callable[[Location], Source]
-
-
-@dataclass(frozen=True)
-class FileSet:
-    """Files of one source that are cached together."""
-
-    source: Source
-    objects: tuple[ObjectInfo, ...]
-    folder: str = ""  # of the source, where the files of interest lie; empty or with a slash at its end
-
-    @property
-    def version(self) -> str:
-        """A digest of the names and versions of the files."""
-        listed = sorted([info.name, info.generation, info.size_bytes, info.crc32c] for info in self.objects)
-        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
-
 
 @dataclass(frozen=True)
 class LocatedCheckpoint:
@@ -65,6 +50,14 @@ class LocatedCheckpoint:
     weights: FileSet
     tokenizer: FileSet
     sentence_files: Mapping[str, Any] = field(default_factory=dict)  # the JSON of sentence-transformers, by file
+    adapter: LocatedAdapter | None = None  # merged into the weights while they are loaded
+
+    @property
+    def version(self) -> str:
+        """A digest of the versions of all files that the weights are made from."""
+        if self.adapter is None:
+            return self.weights.version
+        return hashlib.sha256(f"{self.weights.version} {self.adapter.files.version}".encode()).hexdigest()
 
     @property
     def weight_files(self) -> Sequence[str]:
@@ -73,7 +66,12 @@ class LocatedCheckpoint:
 
 
 def locate(
-    uri: str, open_source: OpenSource, *, model_config_uri: str | None = None, tokenizer_uri: str | None = None
+    uri: str,
+    open_source: OpenSource,
+    *,
+    model_config_uri: str | None = None,
+    tokenizer_uri: str | None = None,
+    adapter_uri: str | None = None,
 ) -> LocatedCheckpoint:
     """Find a checkpoint, its configuration and its tokenizer.
 
@@ -82,6 +80,7 @@ def locate(
         open_source: opens a location; the caller knows the cache and the emulator.
         model_config_uri: MODEL_CONFIG_URI, for a Levanter checkpoint without a configuration next to it or above it.
         tokenizer_uri: TOKENIZER_URI, for a tokenizer in another location.
+        adapter_uri: ADAPTER_URI, for an adapter to merge into the weights.
 
     Raises:
         CheckpointError: a file is missing, ambiguous or malformed; the message names the setting that supplies it.
@@ -115,7 +114,8 @@ def locate(
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
     files = FileSet(source, weights, folders[0].folder)
     hub_config = with_score_token_ids(source.uri, hub_config, tokenizer.source, tokenizer.objects)
-    return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files)
+    adapter = None if adapter_uri is None else locate_adapter(adapter_uri, open_source)
+    return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files, adapter)
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,8 @@ def _hub_config(
                 names = ", ".join(info.name for info in yamls)
                 raise AmbiguousCheckpoint(uri, f"holds several YAML files ({names}). Set MODEL_CONFIG_URI to one.")
             return _read_config(uri, layout, folder.source, yamls[0], folders[0])
+    if any(folder.find(ADAPTER_CONFIG) for folder in folders):
+        raise MissingFile(uri, "is an adapter. Set MODEL_URI to its base model, and ADAPTER_URI to this folder.")
     remedy = (
         "Put a Hugging Face config.json or the Levanter YAML beside the step or above it, or set MODEL_CONFIG_URI."
         if isinstance(layout, LevanterLayout)

@@ -9,14 +9,17 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from service.checkpoint import levanter
+from service.checkpoint.adapters.read import read_updates
 from service.checkpoint.discover import LocatedCheckpoint
+from service.checkpoint.file_set import FileSet
 from service.checkpoint.layout import LevanterLayout
+from service.checkpoint.limits import LoadLimits
 from service.models.weight_spec import WeightSpec
 from service.observability.progress import Progress
 from service.storage.cache.cache import Bucket, CheckpointCache, private_cache
@@ -42,16 +45,6 @@ class LoadedWeights[Weight]:
     release: Callable[[], None] = lambda: None
 
 
-@dataclass(frozen=True)
-class LoadLimits:
-    """The resources of a load."""
-
-    cache: CheckpointCache | None  # keeps the files for the next start; None: nothing is kept (MODEL_STREAM)
-    progress: Progress  # counts the bytes
-    max_staging_bytes: int  # of host memory, besides the weights that stay there
-    cancelled: threading.Event | None = None  # set by the caller to end the load
-
-
 def load_checkpoint(
     located: LocatedCheckpoint, specs: Sequence[WeightSpec], *, mesh: "DeviceMesh", limits: LoadLimits
 ) -> "LoadedWeights[jax.Array]":
@@ -73,8 +66,13 @@ def load_checkpoint(
 
 
 def is_on_this_machine(located: LocatedCheckpoint, cache: CheckpointCache | None) -> bool:
-    """Return whether the weights can be loaded without a transfer."""
-    source, objects = located.weights.source, located.weights.objects
+    """Return whether the weights, and the adapter's, can be loaded without a transfer."""
+    files = [located.weights, *([] if located.adapter is None else [located.adapter.files])]
+    return all(_are_on_this_machine(each, cache) for each in files)
+
+
+def _are_on_this_machine(files: FileSet, cache: CheckpointCache | None) -> bool:
+    source, objects = files.source, files.objects
     if isinstance(source, Bucket):
         kept = None if cache is None else cache.find(source, objects)
         if kept is not None:
@@ -126,6 +124,8 @@ def read_levanter(
 
 # The weights are numpy arrays where the target names no mesh, else arrays on the mesh's devices.
 def _load(located: LocatedCheckpoint, target: WeightTarget, limits: LoadLimits) -> LoadedWeights[Any]:
+    if located.adapter is not None:
+        target = replace(target, updates=read_updates(located.adapter, target.specs, limits))
     if isinstance(located.layout, LevanterLayout):
         return _load_levanter(located, target, limits)
     with located.weights.source.open_files(
@@ -144,7 +144,8 @@ def _load_levanter(located: LocatedCheckpoint, target: WeightTarget, limits: Loa
     tensors, release = read_levanter(located, limits.cache, limits.progress, limits.cancelled)
     try:
         check_tensors(located.uri, target.specs, {name: tensor.shape for name, tensor in tensors.items()})
-        return LoadedWeights(assemble_weights(target.specs, tensors, mesh=target.mesh, uri=located.uri), release)
+        weights = assemble_weights(target.specs, tensors, mesh=target.mesh, uri=located.uri, updates=target.updates)
+        return LoadedWeights(weights, release)
     except BaseException:
         release()
         raise

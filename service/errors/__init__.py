@@ -56,6 +56,7 @@
             ├── PickledWeights             (files)
             ├── MalformedCheckpoint        (file) invalid headers, wrong shapes, bad JSON
             │   └── RefusedPickle              (name) something other than tensors
+            ├── RefusedAdapter             (file, field) another base, or a kind that is not served
             ├── UnquantizableWeights       (tensor) 8 bits cannot represent a row
             ├── HostileName                (name)
             ├── CorruptObject              (name, expected, actual)
@@ -82,6 +83,7 @@ from service.errors.checkpoint import (
     NotDownloaded,
     ObjectChanged,
     PickledWeights,
+    RefusedAdapter,
     RefusedPickle,
     StorageFull,
     TransferFailed,
@@ -196,6 +198,7 @@ __all__ = [
     "QueueFull",
     "QueueTimeout",
     "QueuedTokensFull",
+    "RefusedAdapter",
     "RefusedPickle",
     "RequestError",
     "ResponsesUnavailable",

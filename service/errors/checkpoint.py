@@ -54,6 +54,14 @@ class MalformedCheckpoint(CheckpointError):
         self.file = file
 
 
+class RefusedAdapter(CheckpointError):
+    """An adapter is of another model, or of a kind that is not served."""
+
+    def __init__(self, uri: str, file: str, field: str, reason: str) -> None:
+        super().__init__(uri, f"{file}: {field}: {reason}.")
+        self.file, self.field = file, field  # a key of the configuration, or a tensor
+
+
 class RefusedPickle(MalformedCheckpoint):
     """A file of pickled weights contains something other than tensors, or is inconsistent; nothing was executed."""
 

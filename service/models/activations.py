@@ -10,11 +10,24 @@ from jaxtyping import Array, Float
 from service.models.description import Activation
 
 XIELU_BETA, XIELU_EPS = 0.5, -1e-6
+SWIGLU_LIMIT, SWIGLU_SLOPE = 7.0, 1.702
 
 
 def activate(x: Float[Array, "*axes"], activation: Activation) -> Float[Array, "*axes"]:
     """Apply a non-linearity to each element."""
     return _FUNCTIONS[activation](x)
+
+
+def gated(gate: Float[Array, "*axes"], up: Float[Array, "*axes"], activation: Activation) -> Float[Array, "*axes"]:
+    """Multiply a projection by the non-linearity of another.
+
+    Source: the clamped one: OpenAI 2025, arXiv:2508.10925, section 2.3; transformers
+    `models/gpt_oss/modeling_gpt_oss.py` (GptOssExperts).
+    """
+    if activation is not Activation.CLAMPED_SWIGLU:
+        return activate(gate, activation) * up
+    gate, up = jnp.minimum(gate, SWIGLU_LIMIT), jnp.clip(up, -SWIGLU_LIMIT, SWIGLU_LIMIT)
+    return gate * jax.lax.logistic(gate * SWIGLU_SLOPE) * (up + 1)
 
 
 def xielu(x: Float[Array, "*axes"], alpha_p: Float[Array, "1"], alpha_n: Float[Array, "1"]) -> Float[Array, "*axes"]:

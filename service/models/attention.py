@@ -62,6 +62,7 @@ class StepAttention:
             cache,
             self.paging,
             scoring=Scoring(description.scale, description.window, description.soft_cap),
+            sinks=weights["sinks"].array if description.has_sinks else None,
         )
         if description.is_exclusive:
             own_values = value.rearrange(("seq", "token", "kv_head", "head_dim")).array

@@ -105,10 +105,13 @@ def _attention(attention: Attention, ours: str, theirs: str, embed: int, names: 
         yield _plain(ours + "output_bias", ("embed",), (embed,), f"{theirs}{names.output}.bias")
     if attention.qk_norm is not None:
         yield from _qk_norms(attention.qk_norm, attention, ours, theirs, names)
+    heads = (attention.num_kv_heads, attention.group_size)
+    if attention.has_sinks:
+        source = TensorSource(f"{theirs}{names.sinks}", (attention.num_heads,), heads)
+        yield WeightSpec(ours + "sinks", ("kv_head", "group"), heads, (source,))
     if attention.has_gates:
-        of_heads = (attention.num_kv_heads, attention.group_size, embed)
-        source = TensorSource(f"{theirs}{names.head_gates}.weight", (attention.num_heads, embed), of_heads)
-        yield WeightSpec(ours + "head_gates", ("kv_head", "group", "embed"), of_heads, (source,))
+        source = TensorSource(f"{theirs}{names.head_gates}.weight", (attention.num_heads, embed), (*heads, embed))
+        yield WeightSpec(ours + "head_gates", ("kv_head", "group", "embed"), (*heads, embed), (source,))
 
 
 def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNames, embed: int | None) -> WeightSpec:
@@ -215,19 +218,34 @@ def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: Tensor
     yield _plain(ours + "router", ("expert", "embed"), (number, embed), f"{theirs}{names.router}.weight")
     if experts.bias is not None:
         yield _plain(ours + "router_bias", ("expert",), (number,), f"{theirs}{names.router}.bias")
-    of_each = 2 // len(names.expert_gate_up)
-    up_axes, down = ("expert", "gate_up", "mlp", "embed"), (names.expert_down or "",)
+    of_each, is_transposed = 2 // len(names.expert_gate_up), names.has_transposed_experts
+    up_axes, up_shape = ("expert", "gate_up", "mlp"), (number, 2, mlp)
+    if experts.is_interleaved:
+        up_axes, up_shape = ("expert", "mlp", "gate_up"), (number, mlp, 2)
     up = tuple(
-        TensorSource(f"{theirs}{name}", (*stack, of_each * mlp, embed), (*(stack or (1,)), of_each, mlp, embed))
+        TensorSource(
+            f"{theirs}{name}",
+            (*stack, of_each * mlp, embed),
+            (*(stack or (1,)), *((mlp, 2) if experts.is_interleaved else (of_each, mlp)), embed),
+            is_transposed=is_transposed,
+        )
         for name, stack in _each_expert(names.expert_gate_up, number)
     )
     concat_axis = 1 if len(up) == 2 and number > 1 else 0
-    yield WeightSpec(ours + "expert_gate_up", up_axes, (number, 2, mlp, embed), up, concat_axis, num_in_axes=1)
+    gate_up = ours + "expert_gate_up"
+    yield WeightSpec(gate_up, (*up_axes, "embed"), (*up_shape, embed), up, concat_axis, num_in_axes=1)
     downs = tuple(
-        TensorSource(f"{theirs}{name}", (*stack, embed, mlp), (*(stack or (1,)), embed, mlp))
-        for name, stack in _each_expert(down, number)
+        TensorSource(
+            f"{theirs}{name}", (*stack, embed, mlp), (*(stack or (1,)), embed, mlp), is_transposed=is_transposed
+        )
+        for name, stack in _each_expert((names.expert_down or "",), number)
     )
-    yield WeightSpec(ours + "expert_down", ("expert", "embed", "mlp"), (number, embed, mlp), downs, num_in_axes=1)
+    down = ours + "expert_down"
+    yield WeightSpec(down, ("expert", "embed", "mlp"), (number, embed, mlp), downs, num_in_axes=1)
+    if experts.expert.has_bias:
+        bias = TensorSource(f"{theirs}{names.expert_gate_up[0]}_bias", (number, 2 * mlp), up_shape)
+        yield WeightSpec(f"{gate_up}_bias", up_axes, up_shape, (bias,))
+        yield _plain(f"{down}_bias", ("expert", "embed"), (number, embed), f"{theirs}{names.expert_down}_bias")
     if experts.shared is not None:
         yield from _feed_forward(experts.shared, ours, theirs, embed, names)
 

@@ -24,6 +24,7 @@ class Activation(StrEnum):
     SIGMOID = "sigmoid"
     RELU_SQUARED = "relu_squared"
     XIELU = "xielu"  # with two parameters that are learned
+    CLAMPED_SWIGLU = "clamped_swiglu"  # of a gate and what it multiplies
     NONE = "none"
 
 
@@ -63,6 +64,7 @@ class Attention:
     has_output_bias: bool = False
     qk_norm: Norm | None = None  # of queries and of keys, before the rotation
     is_qk_norm_whole: bool = False  # whether it is over all heads together, and not over each
+    has_sinks: bool = False  # whether a score of each query head takes its share of the softmax for nothing
     has_gates: bool = False  # whether a number of each query head, computed of the layer's input, multiplies its result
     is_exclusive: bool = False  # whether a result loses what it has in the direction of its token's own value
     kv_copies: int = 1  # consecutive key-value heads that are copies of one in the checkpoint
@@ -116,6 +118,7 @@ class RouterBias(StrEnum):
     """What the bias of the router's logits changes."""
 
     CHOICE = "choice"  # which experts are chosen, and not their weights
+    BOTH = "both"
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,7 @@ class Experts:
     weight_sum: float | None = 1.0  # of the chosen experts' weights; None leaves the scores as they are
     bias: RouterBias | None = None  # None for a router without one
     shared: FeedForward | None = None  # of every token, its result added
+    is_interleaved: bool = False  # whether the rows of an expert's two projections up alternate in their tensor
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -176,6 +180,8 @@ class TensorNames:
     router: str | None = None
     expert_gate_up: tuple[str, ...] = ()  # as `gate_up`, and `{}` is an expert's number; without it all are stacked
     expert_down: str | None = None
+    has_transposed_experts: bool = False  # whether the weights of experts are stored [in, out]
+    sinks: str | None = None
     head_gates: str | None = None
     norm_gates: tuple[tuple[str, str], ...] = ()  # norms, and the prefix of the two matrices of each one's gate
     memory_norm: str | None = None

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from haliax import NamedArray
 from jaxtyping import Array, Float, Float32, Int, Int32
 
-from service.models.activations import activate
+from service.models.activations import gated
 from service.models.description import Experts, RouterBias, RouterScores
 from service.models.multiply import Arrays, Multiply, NamedWeights
 
@@ -28,16 +28,23 @@ def mixture(x: NamedArray, description: Experts, weights: NamedWeights, multiply
         factors, chosen = route(logits.array, description, weights)
         place, sizes = places_by_group(chosen.reshape(-1), description.num_experts)
         order = jnp.zeros_like(place).at[place].set(jnp.arange(len(place), dtype=place.dtype))
-    rows = tokens[order // description.top_k]
+    rows, expert_of_row = tokens[order // description.top_k], chosen.reshape(-1)[order]
+    part_axis = 2 if description.is_interleaved else 1
 
     def of_experts(own: Arrays) -> Float32[Array, "row embed"]:
         up = multiply.grouped(rows, own, "expert_gate_up", sizes)
-        active = activate(up[:, 0], description.expert.activation) * up[:, 1]
+        if description.expert.has_bias:
+            up = up + own["expert_gate_up_bias"][expert_of_row]
+        gate, plain = (jnp.take(up, part, axis=part_axis) for part in (0, 1))
+        active = gated(gate, plain, description.expert.activation)
         return multiply.grouped(active, own, "expert_down", sizes, dtype=jnp.float32)
 
     with jax.named_scope("experts"):
-        results = multiply.summed_over_devices(of_experts, weights, "expert_gate_up", "expert_down")
+        names = ("expert_gate_up", "expert_gate_up_bias", "expert_down")
+        results = multiply.summed_over_devices(of_experts, weights, *names)
         of_tokens = results[place].reshape(*chosen.shape, -1)
+        if description.expert.has_bias:
+            of_tokens = of_tokens + weights["expert_down_bias"].array[chosen].astype(jnp.float32)
         mixed = jnp.sum(of_tokens * factors[:, :, None], axis=1)
     return hax.named(mixed.astype(x.dtype).reshape(*(axis.size for axis in axes), -1), (*axes, x.resolve_axis("embed")))
 
@@ -59,11 +66,12 @@ def route(
     logits: Float32[Array, "token expert"], description: Experts, weights: NamedWeights
 ) -> tuple[Float[Array, "token top_k"], Int[Array, "token top_k"]]:
     """Choose the experts of each token; return their weights and numbers."""
+    biased = logits if description.bias is None else logits + weights["router_bias"].array[None]
+    largest, chosen = jax.lax.top_k(biased, description.top_k)
     if description.bias is RouterBias.CHOICE:
-        _, chosen = jax.lax.top_k(logits + weights["router_bias"].array[None], description.top_k)
         largest = jnp.take_along_axis(logits, chosen, axis=-1)
     else:
-        largest, chosen = jax.lax.top_k(logits, description.top_k)
+        logits = biased
     if description.scores is RouterScores.SIGMOID:
         factors = jax.nn.sigmoid(largest)
     else:

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from haliax import NamedArray
 
-from service.models.activations import activate, xielu
+from service.models.activations import activate, gated, xielu
 from service.models.description import Activation, Experts, FeedForward
 from service.models.experts import mixture
 from service.models.multiply import Multiply, NamedWeights
@@ -28,7 +28,8 @@ def feed_forward(
         if description.has_bias:
             up = up + weights[f"{up_name}_bias"]
         if description.is_gated:
-            active = _activated(up["gate_up", 0], description.activation, weights) * up["gate_up", 1]
+            gate, plain = up["gate_up", 0], up["gate_up", 1]
+            active = hax.named(gated(gate.array, plain.array, description.activation), gate.axes)
         else:
             active = _activated(up, description.activation, weights)
         down = multiply.constrained(multiply(active, weights, "down", ("mlp",)))

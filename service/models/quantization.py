@@ -25,7 +25,12 @@ class Quantization(StrEnum):
 
 
 def layers_quantization(quantization: Quantization, storage: LayerStorage | None) -> Quantization:
-    """Return how the weights of layers are stored: a checkpoint's int8 stays so, other formats become int8 or FP8."""
+    """Return how the weights of layers are stored.
+
+    A checkpoint's int8 stays so, and other formats become int8 or FP8, but for those that wider types hold exactly.
+    """
+    if storage is not None and storage.is_exact:
+        return quantization
     is_int8 = storage is not None and (storage.encoding is Encoding.INT8 or quantization is Quantization.NONE)
     return Quantization.INT8 if is_int8 else quantization
 
@@ -50,17 +55,18 @@ def quantized_specs(
     for spec in specs:
         stored = spec if storage is None or not spec.name.startswith("layers.") else _stored(spec, storage)
         is_stored = any(source.is_int8 or source.packing for source in stored.sources)
-        if spec.num_in_axes and (is_stored or quantization is not Quantization.NONE):
+        is_exact = storage is not None and storage.is_exact
+        if spec.num_in_axes and ((is_stored and not is_exact) or quantization is not Quantization.NONE):
             made += _quantized(stored, dtype)
         else:
-            made.append(spec)
+            made.append(stored)
     return tuple(made)
 
 
 def _stored(spec: WeightSpec, storage: LayerStorage) -> WeightSpec:
     if not spec.num_in_axes:
         return spec
-    how = {"is_int8": True} if storage.encoding is Encoding.INT8 else {"packing": storage}
+    how = {"is_int8": True} if storage.encoding is Encoding.INT8 else {"packing": storage, "is_transposed": False}
     sources = (replace(source, **how) if storage.holds(source.name) else source for source in spec.sources)
     return replace(spec, sources=tuple(sources))
 

@@ -6,9 +6,9 @@ from typing import Any
 from service.models.stored.compressed_tensors import read_compressed_tensors
 from service.models.stored.fields import KEY, check_fields, refusal
 from service.models.stored.layers import LayerStorage
-from service.models.stored.methods import read_awq, read_block_fp8, read_gptq
+from service.models.stored.methods import read_awq, read_block_fp8, read_gptq, read_mxfp4
 
-METHODS = ("compressed-tensors", "fp8", "awq", "gptq")
+METHODS = ("compressed-tensors", "fp8", "awq", "gptq", "mxfp4")
 
 
 def read_layer_storage(uri: str, values: Mapping[str, Any]) -> LayerStorage | None:
@@ -34,5 +34,7 @@ def read_layer_storage(uri: str, values: Mapping[str, Any]) -> LayerStorage | No
             return read_awq(uri, config)
         case "gptq":
             return read_gptq(uri, config)
+        case "mxfp4":
+            return read_mxfp4(uri, config)
         case _:
             return read_compressed_tensors(uri, config, is_tied=bool(values.get("tie_word_embeddings")))

@@ -15,6 +15,7 @@ FAMILIES = {
     "gemma2": "gemma2",
     "gemma3_text": "gemma3_text",
     "gpt2": "gpt2",
+    "gpt_oss": "gpt_oss",
     "granite": "granite",
     "granitemoe": "granite",
     "granitemoehybrid": "granite",

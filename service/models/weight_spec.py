@@ -24,7 +24,7 @@ class TensorSource:
     is_int8: bool = False  # in the checkpoint; others are of a floating type, or packed
     packing: LayerStorage | None = None  # of a weight that several tensors hold
     rows: tuple[int, int] | None = None  # the first, and the one after the last, that are this part; None for all
-    is_transposed: bool = False  # whether the checkpoint holds it with its two axes exchanged
+    is_transposed: bool = False  # whether the checkpoint holds it with its last two axes exchanged
 
     @property
     def elements(self) -> tuple[int, int]:
@@ -38,7 +38,7 @@ class TensorSource:
         """The tensors of the checkpoint that hold it."""
         if self.packing is not None:
             return self.packing.tensors(self.name, self.shape)
-        shape = self.shape[::-1] if self.is_transposed else self.shape
+        shape = (*self.shape[:-2], *self.shape[:-3:-1]) if self.is_transposed else self.shape
         return (StoredTensor(self.name, shape, ("I8",) if self.is_int8 else WIDE),)
 
 

@@ -1,4 +1,4 @@
-"""`levserve convert`: convert a checkpoint with pickled weights to safetensors in a folder or bucket.
+"""`levserve convert`: convert a checkpoint with pickled weights to safetensors, or merge an adapter into a checkpoint.
 
 Weights are downloaded and verified, then written in shards with Hugging Face's names, together with the configuration
 and the tokenizer. `config.json` is written last, so a folder that contains it is complete.
@@ -17,20 +17,26 @@ from pathlib import Path
 
 from huggingface_hub import split_state_dict_into_shards_factory
 
-from service.checkpoint.discover import choose_weights
+from service.checkpoint.adapters.read import read_updates
+from service.checkpoint.discover import choose_weights, locate
+from service.checkpoint.file_set import OpenSource
 from service.checkpoint.layout import INDEX, PICKLED_INDEX, SnapshotLayout, detect_layout
+from service.checkpoint.limits import LoadLimits
 from service.errors import MalformedCheckpoint, SettingsError
+from service.models.adapted import adapted_tensors
 from service.observability.progress import Progress
 from service.settings import Settings
+from service.start.prefetch import weight_specs
 from service.storage.cache.cache import CheckpointCache
-from service.storage.location import parse_location
+from service.storage.location import Location, parse_location
 from service.storage.objects import ObjectInfo
 from service.storage.open_files import OpenFile, OpenFiles, open_pulled
 from service.storage.retry import RetryBudget, TransferLimits
 from service.storage.source import Source, open_source
 from service.storage.store import ObjectStore, open_store
-from service.weights.headers import read_headers
-from service.weights.safetensors import TensorEntry, merged
+from service.weights.headers import bare_name, read_headers
+from service.weights.low_rank import LowRankUpdate
+from service.weights.safetensors import WIDE_DTYPES, TensorEntry, merged
 from service.weights.safetensors_file import SafetensorsFile, tensor_bytes
 
 logger = logging.getLogger(__name__)
@@ -43,49 +49,86 @@ READ_BYTES = 8 * 1024 * 1024
 MAX_GROWTH = 2  # shared tensors are written separately; a tied embedding doubles the size of a small model
 
 type FileTensors = dict[str, tuple[OpenFile, TensorEntry]]
+type Updates = Mapping[str, LowRankUpdate]  # by the bare name of the tensor, in the layout of the checkpoint
 
 
-def convert(source_uri: str, target_uri: str, settings: Settings) -> int:
+def convert(source_uri: str, target_uri: str, settings: Settings, adapter_uri: str | None = None) -> int:
     """Convert a checkpoint and return the exit code.
 
     Args:
         source_uri: `gs://bucket/prefix`, `hf://org/name[@revision]` or a folder.
         target_uri: `gs://bucket/prefix` or a folder, without unrelated files.
         settings: the settings of the cache and the emulator.
+        adapter_uri: an adapter to merge into the weights, which need not be pickled then; None for none.
 
     Raises:
         SettingsError: an address is malformed, or the target contains other files.
-        CheckpointError: the source has no pickled weights or cannot be read, or the target cannot be written.
+        CheckpointError: the source has no pickled weights or cannot be read, the adapter is of another model, or the
+            target cannot be written.
     """
     store = open_store(target_uri, "TARGET", emulator_host=settings.storage_emulator_host)
     location = parse_location(source_uri, "SOURCE")
-    source = open_source(
-        location,
-        cache_root=settings.local_model_cache,
-        emulator_host=settings.storage_emulator_host,
-        limits=TransferLimits(deadline_s=settings.pull_timeout),
-    )
+
+    def open_location(location: Location) -> Source:
+        return open_source(
+            location,
+            cache_root=settings.local_model_cache,
+            emulator_host=settings.storage_emulator_host,
+            limits=TransferLimits(deadline_s=settings.pull_timeout),
+        )
+
+    cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_models)
+    updates = {} if adapter_uri is None else _updates(source_uri, adapter_uri, open_location, settings, cache)
+    source = open_location(location)
     with closing(source):
         objects = source.list()
-        weights = _pickled(source, objects)
+        weights = _weights(source, objects, may_be_safe=adapter_uri is not None)
         copied = [info for info in objects if any(fnmatch(info.name, pattern) for pattern in COPIED)]
-        copied = [info for info in copied if not info.name.endswith(PICKLED_INDEX)]
-        cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_models)
+        copied = [info for info in copied if not info.name.endswith((PICKLED_INDEX, INDEX))]
         pulled = source.pull([*weights, *copied], cache, Progress())
         with open_pulled(source.uri, pulled, weights, Progress(), None) as opened:
             shards = dict(_shards(source.uri, opened))
             _check_target(store, {*shards, *(info.name for info in copied), INDEX})
-            _write(store, shards, opened, [(info.name, pulled.path / info.name) for info in copied])
+            _check_updates(source.uri, shards, updates)
+            _write(store, shards, opened, [(info.name, pulled.path / info.name) for info in copied], updates)
     logger.info("conversion complete", extra={"uri": store.uri, "files": len(shards)})
     return 0
 
 
-def _pickled(source: Source, objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Return the files of pickled weights, including modules after the model."""
+def _updates(
+    source_uri: str, adapter_uri: str, open_location: OpenSource, settings: Settings, cache: CheckpointCache
+) -> Updates:
+    """Return an adapter's updates of a checkpoint's tensors."""
+    located = locate(source_uri, open_location, adapter_uri=adapter_uri)
+    if not isinstance(located.layout, SnapshotLayout):
+        reason = f"{located.uri} is a Levanter run. Export it to Hugging Face's format, or serve it with ADAPTER_URI."
+        raise SettingsError("SOURCE", reason)
+    assert located.adapter is not None, "it was asked for"
+    specs = weight_specs(settings, located)
+    limits = LoadLimits(cache, Progress(), settings.stream_staging_bytes)
+    tensors = adapted_tensors(specs)
+    return {
+        bare_name(name): update.transposed if tensors[name].is_transposed else update
+        for name, update in read_updates(located.adapter, specs, limits).items()
+    }
+
+
+def _check_updates(uri: str, shards: Mapping[str, FileTensors], updates: Updates) -> None:
+    """Check that the tensors to update are stored as they are, and not quantized."""
+    stored = {bare_name(name): entry for tensors in shards.values() for name, (_, entry) in tensors.items()}
+    for name in updates:
+        if name not in stored or stored[name].dtype_name not in WIDE_DTYPES:
+            reason = "is quantized, so nothing can be added to it. Merge the adapter into the unquantized checkpoint."
+            raise MalformedCheckpoint(uri, name, reason)
+
+
+def _weights(source: Source, objects: Sequence[ObjectInfo], *, may_be_safe: bool) -> list[ObjectInfo]:
+    """Return the files of weights, including modules after the model."""
     layout = detect_layout(source.uri, objects)
-    if not isinstance(layout, SnapshotLayout) or not layout.is_pickled:
+    if not isinstance(layout, SnapshotLayout) or not (layout.is_pickled or may_be_safe):
         raise SettingsError("SOURCE", f"{source.uri} has no pytorch_model.bin; there is nothing to convert.")
-    modules = [info for info in objects if info.name.count("/") == 1 and info.name.endswith("/pytorch_model.bin")]
+    of_module = "/pytorch_model.bin" if layout.is_pickled else "/model.safetensors"
+    modules = [info for info in objects if info.name.count("/") == 1 and info.name.endswith(of_module)]
     return [*choose_weights(source, objects, layout)[0].weights, *modules]
 
 
@@ -127,13 +170,18 @@ def _check_target(store: ObjectStore, written: set[str]) -> None:
 
 
 def _write(
-    store: ObjectStore, shards: Mapping[str, FileTensors], opened: OpenFiles, copied: Sequence[tuple[str, Path]]
+    store: ObjectStore,
+    shards: Mapping[str, FileTensors],
+    opened: OpenFiles,
+    copied: Sequence[tuple[str, Path]],
+    updates: Updates,
 ) -> None:
     # Reads wait for writes to the target, which has its own limits, so they need no deadline.
     budget = RetryBudget(replace(opened.budget.limits, deadline_s=math.inf))
 
     def write(file: str) -> None:
-        stream = SafetensorsFile(shards[file], budget)
+        of_file = {name: updates[bare_name(name)] for name in shards[file] if bare_name(name) in updates}
+        stream = SafetensorsFile(shards[file], budget, of_file)
         with closing(BufferedReader(stream, READ_BYTES)) as content:
             store.write(file, content)
         logger.info("wrote", extra={"file": file, "tensors": len(shards[file]), "bytes": stream.size_bytes})

@@ -142,6 +142,11 @@ class Settings(BaseModel):
     tokenizer_uri: str | None = Field(
         default=None, description="The tokenizer, if kept elsewhere: `gs://…`, `hf://…` or a path."
     )
+    adapter_uri: str | None = Field(
+        default=None,
+        description="An adapter (LoRA) that is merged into the model while it is loaded: a folder as PEFT and Levanter "
+        "write it, `gs://…`, `hf://…` or a path. See docs/adapters.md.",
+    )
     storage_emulator_host: str | None = Field(
         default=None,
         description="The address of a GCS emulator, for tests: `http://127.0.0.1:4443`. Unset: Google Cloud Storage.",
@@ -263,6 +268,12 @@ class Settings(BaseModel):
         default=4 * 1024 * 1024,
         ge=1024,
         description="The largest accepted request body, in bytes. A larger one gets a 413 without being read.",
+    )
+    max_audio_bytes: int = Field(
+        default=25 * 1024 * 1024,
+        ge=1024,
+        description="The largest accepted recording, in bytes. A larger one gets a 413. It is held in memory, and "
+        "counts for MAX_OPEN_BODY_BYTES; so do its samples later, 2 MB a minute.",
     )
     batch_uri: str | None = Field(
         default=None,
@@ -403,6 +414,9 @@ class Settings(BaseModel):
             for variable, value in (("MODEL_URI", self.model_uri), ("MODEL_NAME", self.model_name)):
                 if value:
                     raise SettingsError(variable, "names a single model, but CATALOGUE_URI or MODELS_CONFIG several.")
+        if self.adapter_uri and self.has_catalogue:
+            reason = "is merged into a single model. In MODELS_CONFIG, give a model an 'adapter'."
+            raise SettingsError("ADAPTER_URI", reason)
         if self.models and not self.has_catalogue:
             raise SettingsError(
                 "MODELS", "needs a catalogue: GCS_BUCKET without MODEL_NAME, CATALOGUE_URI, or MODELS_CONFIG."

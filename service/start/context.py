@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from service.checkpoint.load import LoadLimits
+from service.checkpoint.limits import LoadLimits
 from service.compile.lru_cache import LruCache
 from service.device.memory import Device
 from service.engine.schedule.device_turns import DeviceTurns

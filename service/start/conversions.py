@@ -10,7 +10,8 @@ from pathlib import Path
 from service.bundles.folder import MAX_BUNDLES
 from service.bundles.location import shared_location
 from service.checkpoint import conversion
-from service.checkpoint.discover import LocatedCheckpoint, OpenSource
+from service.checkpoint.discover import LocatedCheckpoint
+from service.checkpoint.file_set import OpenSource
 from service.checkpoint.layout import CONVERSION_MARKER
 from service.errors import CheckpointError
 from service.observability.progress import Progress

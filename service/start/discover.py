@@ -4,7 +4,8 @@ import logging
 from collections.abc import Mapping
 from importlib.resources import files
 
-from service.checkpoint.discover import LocatedCheckpoint, OpenSource, locate
+from service.checkpoint.discover import LocatedCheckpoint, locate
+from service.checkpoint.file_set import OpenSource
 from service.checkpoint.load import is_on_this_machine
 from service.device.memory import ACCELERATOR_FRACTION, Device
 from service.errors import NotDownloaded, SettingsError
@@ -111,10 +112,14 @@ def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
         converted = find_conversion(settings, uri, open_pinned)
         if converted is not None:  # a conversion includes configuration and tokenizer
             uri, config_uri, tokenizer_uri = converted, None, None
-        located = locate(uri, open_pinned, model_config_uri=config_uri, tokenizer_uri=tokenizer_uri)
+        located = locate(
+            uri, open_pinned, model_config_uri=config_uri, tokenizer_uri=tokenizer_uri, adapter_uri=settings.adapter_uri
+        )
         if not settings.auto_download_models and not is_on_this_machine(located, context.cache):
             raise NotDownloaded(located.uri)
         facts |= {"uri": located.uri, "model_type": located.hub_config.get("model_type")}
+        if located.adapter is not None:
+            facts["adapter"] = located.adapter.uri
     return located
 
 

@@ -84,14 +84,19 @@ def expect_weights(context: StartContext, checkpoint: LocatedCheckpoint) -> Expe
 
 def _expected(settings: Settings, checkpoint: LocatedCheckpoint, cancelled: threading.Event) -> ExpectedWeights | None:
     try:
-        specs = _weight_specs(settings, checkpoint)
+        specs = weight_specs(settings, checkpoint)
     except UnsupportedModel:
         return None  # the engine's spec raises it
     fits = host_bytes(specs) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
     return ExpectedWeights(specs, cancelled) if fits else None
 
 
-def _weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[WeightSpec, ...]:
+def weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[WeightSpec, ...]:
+    """Return the weights of a checkpoint that one CPU would serve.
+
+    Raises:
+        UnsupportedModel: the family or a feature of this model is not supported.
+    """
     uri, hub_config = checkpoint.uri, checkpoint.hub_config
     dtype = choose_dtype(settings.dtype, hub_config, "cpu")
     if is_encoder(hub_config, checkpoint.sentence_files):

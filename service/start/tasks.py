@@ -115,7 +115,7 @@ def load_weights(
 
 
 def _weights_key(checkpoint: LocatedCheckpoint, spec: "ModelSpec") -> str:
-    return f"{spec.key.digest} {checkpoint.weights.version}"
+    return f"{spec.key.digest} {checkpoint.version}"
 
 
 def search_bundle(

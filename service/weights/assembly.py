@@ -18,6 +18,7 @@ import numpy as np
 from service.errors import UnquantizableWeights
 from service.models.weight_spec import WeightSpec
 from service.weights.cast import cast_into
+from service.weights.low_rank import LowRankUpdate
 from service.weights.quantization import RowQuantizer, UnquantizableRow, checked_scales
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Assembly:
         self,
         specs: Sequence[WeightSpec],
         mesh: "DeviceMesh | None",
+        updates: Mapping[str, LowRankUpdate] | None = None,
         *,
         on_placed: Callable[[int], None] = lambda num_bytes: None,
     ) -> None:
@@ -55,9 +57,10 @@ class Assembly:
         Args:
             specs: the weights.
             mesh: the devices to place weights on, by the names of their axes; None leaves them on the host.
+            updates: what is added to tensors before they are converted, by their names.
             on_placed: called, from any thread, with the bytes of host memory that a placed weight releases.
         """
-        self._mesh, self._on_placed = mesh, on_placed
+        self._mesh, self._updates, self._on_placed = mesh, updates or {}, on_placed
         self._lock = threading.Lock()
         self._specs = {spec.name: spec for spec in specs}
         self._users: dict[str, list[tuple[WeightSpec, int]]] = {}  # by tensor: weights and the index of their source
@@ -97,7 +100,14 @@ class Assembly:
         [(spec, index), *others] = self._users[tensor]
         array = self._arrays.get(spec.name)
         is_part = bool(others) or spec.sources[index].rows is not None
-        if is_part or array is None or array.dtype != dtype or spec.scale is not None or spec.name in self._scales:
+        if (
+            tensor in self._updates
+            or is_part
+            or array is None
+            or array.dtype != dtype
+            or spec.scale is not None
+            or spec.name in self._scales
+        ):
             return None
         return TensorPlace(spec, index, array).memory(first, number)
 
@@ -109,6 +119,8 @@ class Assembly:
             first: the index of the first element in storage order.
             values: shape [n], of the stored type; copied.
         """
+        if tensor in self._updates:
+            values = self._updates[tensor].added_to(first, values)
         for spec, index in self._users.get(tensor, ()):
             source = spec.sources[index]
             begin, end = source.elements
@@ -206,6 +218,7 @@ def assemble_weights(
     *,
     mesh: "DeviceMesh | None",
     uri: str = "memory",
+    updates: Mapping[str, LowRankUpdate] | None = None,
 ) -> "dict[str, np.ndarray | jax.Array]":
     """Assemble all weights from tensors in memory, and place them if there is a mesh.
 
@@ -214,18 +227,19 @@ def assemble_weights(
         tensors: the checkpoint's tensors by name, each read once.
         mesh: the devices to place weights on, by the names of their axes; None leaves them on the host.
         uri: the checkpoint's address, for error messages.
+        updates: what is added to tensors before they are converted, by their names.
 
     Raises:
         UnquantizableWeights: 8 bits cannot represent a row of a weight.
     """
     all_specs = tuple(specs)
-    assembly = Assembly(all_specs, mesh)
+    assembly = Assembly(all_specs, mesh, updates)
     # A tensor that two weights share is read once and written to both.
     names = {source.name: source.is_transposed for spec in all_specs for source in spec.sources}
 
     def write_one(name: str) -> None:
         assembly.reserve([name])
-        tensor = tensors[name].T if names[name] else tensors[name]
+        tensor = np.swapaxes(tensors[name], -1, -2) if names[name] else tensors[name]
         assembly.write(name, 0, np.ascontiguousarray(tensor).reshape(-1))
 
     with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="weights") as pool:

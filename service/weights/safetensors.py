@@ -23,7 +23,7 @@ from service.storage.retry import RetryBudget
 WIDE_DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 DTYPES = {
     **WIDE_DTYPES,
-    **{"I8": np.dtype(np.int8), "I32": np.dtype(np.int32), "I64": np.dtype(np.int64)},
+    **{"U8": np.dtype(np.uint8), "I8": np.dtype(np.int8), "I32": np.dtype(np.int32), "I64": np.dtype(np.int64)},
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
 }
 # The library's own bound; a header this long names millions of tensors.

@@ -25,8 +25,10 @@ from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.assembly import Assembly
 from service.weights.consumer import TensorConsumer
 from service.weights.headers import read_headers, without_prefix
+from service.weights.low_rank import LowRankUpdate
 from service.weights.packed.layers import PackedWeights
 from service.weights.safetensors import Header, check_dtype, check_tensors, merged
+from service.weights.stacked_experts import with_single_experts
 from service.weights.staging import HostMemoryBudget
 from service.weights.strided import transposed_entry
 
@@ -49,6 +51,7 @@ class WeightTarget:
     specs: tuple[WeightSpec, ...]
     mesh: "DeviceMesh | None"  # weights are sharded by the names of their axes; None leaves them on the host
     max_staging_bytes: int  # of host memory, in addition to weights that stay there
+    updates: Mapping[str, LowRankUpdate] = field(default_factory=dict)  # added to tensors, by name
 
 
 @dataclass
@@ -108,7 +111,7 @@ def _read_checked_headers(target: WeightTarget, files: Sequence[OpenFile], budge
 
 def _read_headers_once(target: WeightTarget, files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
     names = [source.name for spec in target.specs for source in spec.sources]
-    headers = without_prefix(read_headers(files, budget), names)
+    headers = with_single_experts(without_prefix(read_headers(files, budget), names), names)
     uri = files[0].source.uri
     tensors = merged(uri, [header.entries for header in headers])
     check_tensors(uri, target.specs, {name: entry.shape for name, entry in tensors.items()})
@@ -147,7 +150,7 @@ def _stream(
     limits = budget.limits
     # The workers' buffers count toward the limit.
     memory = HostMemoryBudget(max(0, target.max_staging_bytes - limits.num_workers * limits.chunk_bytes))
-    assembly = Assembly(target.specs, target.mesh, on_placed=memory.release)
+    assembly = Assembly(target.specs, target.mesh, target.updates, on_placed=memory.release)
     packed = PackedWeights(target.specs, assembly, memory.release)
     slice_bytes = _slice_bytes(headers, limits)
     fetches = {}

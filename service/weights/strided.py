@@ -52,7 +52,8 @@ def in_order(entry: TensorEntry, data: np.ndarray, dtype: np.dtype) -> np.ndarra
 
 
 def transposed_entry(entry: TensorEntry) -> TensorEntry:
-    """Return the entry of the same elements, with the tensor's two axes exchanged."""
-    rows, columns = entry.shape
-    row_stride, column_stride = entry.strides or (columns, 1)
-    return replace(entry, shape=(columns, rows), strides=(column_stride, row_stride))
+    """Return the entry of the same elements, with the tensor's last two axes exchanged."""
+    strides = entry.strides or tuple(math.prod(entry.shape[axis + 1 :]) for axis in range(len(entry.shape)))
+    order = (*range(len(strides) - 2), len(strides) - 1, len(strides) - 2)
+    shape, strides = (tuple(values[axis] for axis in order) for values in (entry.shape, strides))
+    return replace(entry, shape=shape, strides=strides)

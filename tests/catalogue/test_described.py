@@ -15,6 +15,7 @@ models:
     uri: hf://org/chat
     revision: v2
     tokenizer: gs://bucket/tokenizer
+    adapter: gs://bucket/adapter
     dtype: float32
     quantization: int8
     kv_dtype: fp8
@@ -47,6 +48,7 @@ def test_every_key_is_read():
         aliases=("chat", "gpt-4"),
         uri="hf://org/chat@v2",
         tokenizer_uri="gs://bucket/tokenizer",
+        adapter_uri="gs://bucket/adapter",
         dtype="float32",
         quantization="int8",
         kv_dtype="fp8",

@@ -10,7 +10,8 @@ from pathlib import Path
 import jax
 
 from service.checkpoint.discover import locate
-from service.checkpoint.load import LoadLimits, load_on_host
+from service.checkpoint.limits import LoadLimits
+from service.checkpoint.load import load_on_host
 from service.observability.progress import Progress
 from service.settings import Settings
 from service.start.kinds.engine_spec import choose_engine_spec

@@ -11,7 +11,8 @@ import numpy as np
 from safetensors.numpy import save
 
 from service.checkpoint.discover import LocatedCheckpoint, locate
-from service.checkpoint.load import LoadedWeights, LoadLimits, load_checkpoint
+from service.checkpoint.limits import LoadLimits
+from service.checkpoint.load import LoadedWeights, load_checkpoint
 from service.device.mesh import DeviceMesh
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config

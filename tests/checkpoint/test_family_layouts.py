@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from service.checkpoint.discover import locate
-from service.checkpoint.load import LoadLimits, load_on_host
+from service.checkpoint.limits import LoadLimits
+from service.checkpoint.load import load_on_host
 from service.errors import MalformedCheckpoint
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.quantization import Quantization
@@ -72,6 +73,51 @@ def test_experts_with_a_tensor_each_and_stacked_experts_become_one_array(tmp_pat
     np.testing.assert_array_equal(int8["layers.1.router"], weights["layers.1.router"])  # never quantized
 
 
+def stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return Mixtral's tensors as Levanter exports them."""
+    others = [name for name in tensors if "experts" not in name]
+    made = {name.replace("block_sparse_moe.gate", "mlp.gate"): tensors[name] for name in others}
+    for layer in range(3):
+        experts, ours = f"model.layers.{layer}.block_sparse_moe.experts", f"model.layers.{layer}.mlp.experts"
+        of_part = {
+            part: np.array([tensors[f"{experts}.{number}.{part}.weight"] for number in range(6)])
+            for part in ("w1", "w3", "w2")
+        }
+        made[f"{ours}.gate_up_proj"] = np.concatenate([of_part["w1"], of_part["w3"]], axis=1)
+        made[f"{ours}.down_proj"] = of_part["w2"]
+    return made
+
+
+def test_mixtrals_experts_as_levanter_stacks_them_are_those_of_single_tensors(tmp_path):
+    tensors = CASES["mixtral"].tensors()
+    single = load(saved(tmp_path / "single", "mixtral"))
+    save_file(stacked(tensors), saved(tmp_path / "stacked", "mixtral") / "model.safetensors")
+    weights = load(tmp_path / "stacked")
+    assert weights.keys() == single.keys()
+    for name, weight in single.items():
+        np.testing.assert_array_equal(weights[name], weight)
+    scales = load(tmp_path / "stacked", Quantization.INT8)["layers.2.expert_down.scale"]
+    np.testing.assert_array_equal(scales, load(tmp_path / "single", Quantization.INT8)["layers.2.expert_down.scale"])
+
+
+def test_stacked_experts_of_which_one_is_single_too_are_refused(tmp_path):
+    name = "model.layers.1.block_sparse_moe.experts.2.w3.weight"
+    both = {**stacked(CASES["mixtral"].tensors()), name: np.ones((48, 32), np.float32)}
+    save_file(both, saved(tmp_path / "m", "mixtral") / "model.safetensors")
+    with pytest.raises(
+        MalformedCheckpoint, match=r"experts.2.w3.weight' is in 'model.layers.1.mlp.experts.gate_up_proj"
+    ):
+        load(tmp_path / "m")
+
+
+def test_stacked_experts_of_another_number_are_refused_by_the_name_of_the_first_that_is_missing(tmp_path):
+    tensors = stacked(CASES["mixtral"].tensors())
+    tensors["model.layers.1.mlp.experts.down_proj"] = tensors["model.layers.1.mlp.experts.down_proj"][:5]
+    save_file(tensors, saved(tmp_path / "m", "mixtral") / "model.safetensors")
+    with pytest.raises(MalformedCheckpoint, match=r"layers.1.block_sparse_moe.experts.5.w2.weight: is missing"):
+        load(tmp_path / "m")
+
+
 @pytest.mark.parametrize("prefix", ["transformer.", ""])
 def test_transposed_products_are_turned_and_the_prefix_of_a_head_is_optional(tmp_path, prefix):
     tensors = CASES["gpt2"].tensors()
@@ -87,6 +133,18 @@ def test_transposed_products_are_turned_and_the_prefix_of_a_head_is_optional(tmp
     np.testing.assert_array_equal(weights["layers.0.qkv"][:, 1].reshape(32, 32), fused[32:64])
     values, _ = quantize_rows(down)
     np.testing.assert_array_equal(load(folder, Quantization.INT8)["layers.1.down"], values)
+
+
+def test_stacked_experts_that_are_stored_transposed_are_turned(tmp_path):
+    tensors, experts = CASES["gpt_oss"].tensors(), "model.layers.1.mlp.experts."
+    weights = load(saved(tmp_path / "m", "gpt_oss"))
+    np.testing.assert_array_equal(weights["layers.1.expert_down"], tensors[f"{experts}down_proj"].swapaxes(1, 2))
+    # The rows of both projections up alternate, and stay so.
+    gate_up = tensors[f"{experts}gate_up_proj"].swapaxes(1, 2).reshape(6, 48, 2, 32)
+    np.testing.assert_array_equal(weights["layers.1.expert_gate_up"], gate_up)
+    values, _ = quantize_rows(gate_up.reshape(-1, 32))
+    int8 = load(tmp_path / "m", Quantization.INT8)
+    np.testing.assert_array_equal(int8["layers.1.expert_gate_up"].reshape(-1, 32), values)
 
 
 def test_masks_of_old_checkpoints_are_left_out(tmp_path):

@@ -13,7 +13,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from service.checkpoint.discover import locate
-from service.checkpoint.load import LoadLimits, load_on_host
+from service.checkpoint.limits import LoadLimits
+from service.checkpoint.load import load_on_host
 from service.errors import MalformedCheckpoint, UnquantizableWeights
 from service.observability.progress import Progress
 from service.settings import Settings

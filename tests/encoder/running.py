@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from service.checkpoint.discover import locate
-from service.checkpoint.load import LoadLimits, load_checkpoint
+from service.checkpoint.limits import LoadLimits
+from service.checkpoint.load import load_checkpoint
 from service.compile.aot import compile_programs
 from service.encoder.batcher import Batcher
 from service.encoder.request import EncodeRequest

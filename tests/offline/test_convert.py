@@ -3,20 +3,25 @@
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from service.checkpoint.layout import INDEX
 from service.cli import build_parser
-from service.errors import MalformedCheckpoint, RefusedPickle, SettingsError
+from service.errors import MalformedCheckpoint, RefusedAdapter, RefusedPickle, SettingsError
 from service.offline import convert as module
 from service.offline.convert import convert
 from service.settings import Settings
-from tests.checkpoint.streamed import TENSORS, Loader, same_weights
+from tests.checkpoint.adapters.test_read import DOWN, LAYER, summed, written
+from tests.checkpoint.streamed import OBJECTS, TENSORS, Loader, same_weights
 from tests.checkpoint.test_pickled_loading import FILES, SHARDS
 from tests.gcs import GcsBucket, gcs_bucket, gcs_server
+from tests.parity.adapter_cases import ADAPTER_CASES
+from tests.parity.test_adapters import merged_logits, save_base
+from tests.tolerances import SAME_MODEL_ATOL
 from tests.weights.pickled.corpus import EXECUTING
 from tests.weights.pickled.written import archive, dictionary, pickled, state, storage, view
 
@@ -147,3 +152,41 @@ def test_a_file_that_would_grow_without_bound_is_refused(tmp_path: Path, num_ten
 def test_the_command_takes_two_addresses():
     parsed = build_parser().parse_args(["convert", "gs://a/b", "out"])
     assert (parsed.command, parsed.source, parsed.target) == ("convert", "gs://a/b", "out")
+
+
+def test_an_adapter_is_merged_into_a_checkpoint_that_loads_as_if_it_were_merged_then(tmp_path: Path):
+    base, adapter = tmp_path / "base", written(tmp_path / "adapter")
+    base.mkdir()
+    for name, data in OBJECTS.items():
+        (base / name).write_bytes(data)
+    convert(str(base), str(tmp_path / "merged"), settings(tmp_path), str(adapter))
+    merged, stored = load_file(tmp_path / "merged" / "model.safetensors"), np.dtype(ml_dtypes.bfloat16)
+    assert merged.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        is_updated = name in (f"{LAYER}.weight", f"{DOWN}.weight")
+        expected = summed(name.removesuffix(".weight")).astype(stored) if is_updated else tensor
+        assert merged[name].dtype == stored
+        np.testing.assert_allclose(merged[name].astype(np.float32), expected.astype(np.float32), rtol=2**-7)
+    assert files(tmp_path / "merged") == {"model.safetensors", "config.json", "tokenizer.json"}
+    with pytest.raises(RefusedAdapter, match="rank 2"):
+        convert(str(base), str(tmp_path / "other"), settings(tmp_path), str(written(adapter, r=2)))
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_adapter_is_merged_into_tensors_that_are_stored_the_other_way_round(tmp_path: Path):
+    case = next(case for case in ADAPTER_CASES if case.name == "gpt2")
+    base, adapter = save_base(case.model, tmp_path / "base"), case.save(tmp_path / "adapter")
+    convert(str(base), str(tmp_path / "merged"), settings(tmp_path), str(adapter))
+    logits = merged_logits(tmp_path / "merged", None, case.model.token_ids)
+    np.testing.assert_allclose(logits, case.reference_logits(), atol=SAME_MODEL_ATOL, rtol=0)
+
+
+def test_an_adapter_needs_a_checkpoint_that_is_not_quantized(tmp_path: Path):
+    tensors = {name: tensor for name, tensor in TENSORS.items() if name != f"{DOWN}.weight"}
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_bytes(OBJECTS["config.json"])
+    (base / "tokenizer.json").write_bytes(OBJECTS["tokenizer.json"])
+    save_file(tensors | {f"{DOWN}.weight_packed": np.zeros((64, 20), np.int32)}, base / "model.safetensors")
+    with pytest.raises(MalformedCheckpoint, match="is quantized, so nothing can be added to it"):
+        convert(str(base), str(tmp_path / "merged"), settings(tmp_path), str(written(tmp_path / "adapter")))

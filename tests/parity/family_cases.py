@@ -34,6 +34,19 @@ _QWEN_MOE = {
     "moe_intermediate_size": 24,
     "num_hidden_layers": 2,
 }
+_GPT_OSS = {
+    **{
+        "head_dim": 16,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "sliding_window": WINDOW,
+        "pad_token_id": None,
+    },
+    "rope_parameters": {
+        **{"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 8.0, "truncate": False},
+        **{"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 16},
+    },
+}
 _GRANITE_4 = {
     **_GRANITE,
     "num_local_experts": 0,
@@ -64,7 +77,11 @@ def draw(model_type: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
         return np.full(shape, CONSTANTS[name[name.rindex("act_fn") :]], np.float32)
     is_norm = ("norm" in name or "ln_" in name) and name.endswith("weight") and len(shape) == 1
     is_scale = is_norm and not model_type.startswith("gemma")
-    return (random.randn(*shape) * 0.2 + is_scale).astype(np.float32)
+    if name.endswith(("_blocks", "_scales")):  # of MXFP4: any bits, and exponents of a gain of about one
+        limits = (0, 256) if name.endswith("_blocks") else (122, 126)
+        return random.randint(*limits, shape).astype(np.uint8)
+    spread = 4.0 if name.endswith("gate_up_proj_bias") else 0.2  # so that some are clamped
+    return (random.randn(*shape) * spread + is_scale).astype(np.float32)
 
 
 LEVANTER_TYPES = ("grug_moe",)  # that transformers does not have
@@ -124,6 +141,7 @@ FAMILY_CASES = (
     FamilyCase("mixtral", "mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": WINDOW}),
     FamilyCase("qwen3_moe", "qwen3_moe", {**_QWEN_MOE, "norm_topk_prob": True}),
     FamilyCase("qwen3_moe_some", "qwen3_moe", {**_QWEN_MOE, "mlp_only_layers": [1], "norm_topk_prob": False}),
+    FamilyCase("gpt_oss", "gpt_oss", {**_GPT_OSS, "layer_types": [_SLIDING, _FULL, _SLIDING]}),
     FamilyCase(
         "snowball",
         "grug_moe",
@@ -148,4 +166,10 @@ FAMILY_CASES = (
             "tie_word_embeddings": True,
         },
     ),
+)
+# Of a checkpoint whose experts are stored in 4 bits.
+MXFP4_CASE = FamilyCase(
+    "gpt_oss_mxfp4",
+    "gpt_oss",
+    {**_GPT_OSS, "intermediate_size": 64, "quantization_config": {"quant_method": "mxfp4"}},
 )

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tests.parity.cases import CASES, Case
-from tests.parity.family_cases import FAMILY_CASES, LEVANTER_TYPES, FamilyCase, draw
+from tests.parity.family_cases import FAMILY_CASES, LEVANTER_TYPES, MXFP4_CASE, FamilyCase, draw
 
 GPT2_KEYS = (
     *("vocab_size", "n_embd", "n_layer", "n_head", "n_positions", "n_inner", "activation_function"),
@@ -27,7 +28,8 @@ GPT2_KEYS = (
 
 def reference_model(case: Case) -> transformers.PreTrainedModel:
     """Return the model of a case's configuration, in float32."""
-    values = {key: value for key, value in case.hub_config.items() if key != "model_type"}
+    # With its quantization, transformers would compute everything in bfloat16.
+    values = {key: value for key, value in case.hub_config.items() if key not in ("model_type", "quantization_config")}
     if case.model_type == "gpt2":  # its keys of Llama's names would be set twice
         values = {key: value for key, value in values.items() if key in GPT2_KEYS}
     config = transformers.AutoConfig.for_model(case.model_type, **values)
@@ -55,14 +57,37 @@ def family_tensors(case: FamilyCase, model: transformers.PreTrainedModel) -> dic
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         shapes = {name: value.shape for name, value in load_file(f"{folder}/model.safetensors").items()}
+    if "quantization_config" in case.config:
+        shapes = packed_shapes(shapes)
     return {name: draw(case.model_type, name, shape) for name, shape in shapes.items()}
+
+
+def packed_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of a checkpoint whose experts, stored [expert, in, out], are in MXFP4."""
+    packed: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            blocks = (shape[0], shape[2], shape[1] // 32)
+            packed |= {f"{name}_blocks": (*blocks, 16), f"{name}_scales": blocks}
+        else:
+            packed[name] = shape
+    return packed
+
+
+def widened(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return tensors of which transformers has widened those in MXFP4."""
+    wide = dict(tensors)
+    for name in [name.removesuffix("_blocks") for name in tensors if name.endswith("_blocks")]:
+        packed = (torch.from_numpy(wide.pop(f"{name}{part}")) for part in ("_blocks", "_scales"))
+        wide[name] = convert_moe_packed_tensors(*packed, dtype=torch.float32).numpy()
+    return wide
 
 
 def main() -> None:
     """Write one file a case; of the named cases, if any is named."""
-    names = sys.argv[1:] or [case.name for case in (*CASES, *FAMILY_CASES)]
+    names = sys.argv[1:] or [case.name for case in (*CASES, *FAMILY_CASES, MXFP4_CASE)]
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-    made_here = (case for case in (*CASES, *FAMILY_CASES) if case.model_type not in LEVANTER_TYPES)
+    made_here = (case for case in (*CASES, *FAMILY_CASES, MXFP4_CASE) if case.model_type not in LEVANTER_TYPES)
     for case in (case for case in made_here if case.name in names):
         model = reference_model(case)
         kept: dict[str, Any] = {}
@@ -71,7 +96,7 @@ def main() -> None:
             kept["shapes"] = np.array([(name, " ".join(map(str, value.shape))) for name, value in tensors.items()])
         else:
             tensors = case.tensors()
-        logits = reference_logits(case, model, tensors)
+        logits = reference_logits(case, model, widened(tensors))
         case.reference_path.parent.mkdir(exist_ok=True)
         np.savez_compressed(case.reference_path, logits=logits, **kept, **versions)
         print(f"{case.name:24} {logits.shape} std {logits.std():.3f}")

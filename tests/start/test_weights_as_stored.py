@@ -9,7 +9,8 @@ import pytest
 
 from service.checkpoint.discover import LocatedCheckpoint, locate
 from service.checkpoint.layout import LevanterLayout
-from service.checkpoint.load import LoadLimits, load_on_host
+from service.checkpoint.limits import LoadLimits
+from service.checkpoint.load import load_on_host
 from service.device.native.library import native_code
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging

@@ -8,7 +8,7 @@ from service.errors import UnsupportedModel
 KEY = "quantization_config"
 SERVED = (
     "Served are checkpoints of compressed-tensors (W8A8-int8; FP8 with activations that are quantized by token; W4A16 "
-    "and W8A16), FP8 in blocks, AWQ (gemm), GPTQ, and checkpoints that are not quantized."
+    "and W8A16), FP8 in blocks, AWQ (gemm), GPTQ, MXFP4 of experts, and checkpoints that are not quantized."
 )
 
 type Accepted = Mapping[str, tuple[Any, ...]]

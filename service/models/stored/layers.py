@@ -5,6 +5,7 @@ from enum import StrEnum
 
 WIDE = ("F32", "F16", "BF16")  # safetensors' names
 WORD_BITS = 32  # of a word of packed values
+MXFP4_BLOCK = 32  # numbers with one exponent, in 16 bytes
 
 
 class Encoding(StrEnum):
@@ -15,6 +16,7 @@ class Encoding(StrEnum):
     PACKED = "packed"  # compressed-tensors: rows of offset integers in words, a scale for each row's groups
     AWQ = "awq"  # columns of integers in words, interleaved
     GPTQ = "gptq"  # columns of integers in words, each column in a group that a tensor may name
+    MXFP4 = "mxfp4"  # experts of pairs of numbers of 4 bits, an exponent for each 32
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,15 @@ class LayerStorage:
     scale_suffix: str = "_scale"  # in the name of an FP8 weight's scales
     wide_modules: tuple[str, ...] = ()  # modules whose weights, and those of all modules in them, are not quantized
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether every type of activations holds the weights exactly, so that they are not quantized anew."""
+        return self.encoding is Encoding.MXFP4
+
     def holds(self, weight: str) -> bool:
         """Return whether a weight of a linear layer is quantized, by its name in a checkpoint that is not."""
+        if self.encoding is Encoding.MXFP4:
+            return ".experts." in weight
         module = weight.removesuffix(".weight")
         return not any(f"{module}.".startswith(f"{name}.") for name in self.wide_modules)
 
@@ -51,7 +60,10 @@ class LayerStorage:
 
     def misfit(self, shape: tuple[int, ...]) -> str | None:
         """Return why a weight of a shape, outputs and inputs, is not stored so; None if it may be."""
-        num_out, num_in = shape
+        *_, num_out, num_in = shape
+        if self.encoding is Encoding.MXFP4:
+            is_whole = num_in % MXFP4_BLOCK == 0
+            return None if is_whole else f"its {num_in} columns are not a multiple of the {MXFP4_BLOCK} of a block"
         group_size, per_word = self.group_size(num_in), WORD_BITS // self.bits
         if self.encoding is not Encoding.FP8 and num_in % group_size:
             return f"its {num_in} columns are not a multiple of group_size = {group_size} in config.json"
@@ -66,11 +78,11 @@ class LayerStorage:
 
         Args:
             weight: its name in a checkpoint that is not quantized.
-            shape: outputs and inputs.
+            shape: outputs and inputs, after the number of experts if they are stacked.
 
         Source: the modules of this package name that of each format.
         """
-        num_out, num_in = shape
+        *_, num_out, num_in = shape
         module = weight.removesuffix(".weight")
         groups, per_word = -(-num_in // self.group_size(num_in)), WORD_BITS // self.bits
         match self.encoding:
@@ -98,6 +110,12 @@ class LayerStorage:
                 if self.has_order:
                     made.append(StoredTensor(f"{weight}_g_idx", (num_in,), ("I32",), "group_of_column"))
                 return tuple(made)
+            case Encoding.MXFP4:
+                blocks = (*shape[:-1], num_in // MXFP4_BLOCK)
+                return (
+                    StoredTensor(f"{weight}_blocks", (*blocks, MXFP4_BLOCK // 2), ("U8",), "values"),
+                    StoredTensor(f"{weight}_scales", blocks, ("U8",), "scales"),
+                )
             case Encoding.AWQ:
                 return (
                     StoredTensor(f"{module}.qweight", (num_in, num_out // per_word), ("I32",), "values"),

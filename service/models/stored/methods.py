@@ -1,10 +1,10 @@
-"""The quantization methods other than compressed-tensors: FP8 in blocks, AWQ and GPTQ."""
+"""The quantization methods other than compressed-tensors: FP8 in blocks, AWQ, GPTQ and MXFP4."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from service.models.stored.fields import KEY, check_fields, read_flag, read_group_size, read_modules, refusal
-from service.models.stored.layers import Encoding, LayerStorage
+from service.models.stored.layers import MXFP4_BLOCK, Encoding, LayerStorage
 
 
 def read_block_fp8(uri: str, config: Mapping[str, Any]) -> LayerStorage:
@@ -61,3 +61,17 @@ def read_gptq(uri: str, config: Mapping[str, Any]) -> LayerStorage:
         has_order=read_flag(uri, config, "desc_act"),
         wide_modules=("lm_head",),
     )
+
+
+def read_mxfp4(uri: str, config: Mapping[str, Any]) -> LayerStorage:
+    """Read MXFP4 of experts: `{name}_blocks` [expert, out, in / 32, 16], `{name}_scales` [expert, out, in / 32].
+
+    Raises:
+        UnsupportedModel: a field asks for something that is not served.
+    Source: Open Compute Project 2023, "OCP Microscaling Formats (MX) Specification", sections 5.3.3 and 5.4.1;
+        transformers `integrations/mxfp4.py` (the lower 4 bits of a byte are the earlier number)
+    """
+    wide = read_modules(uri, f"{KEY}.modules_to_not_convert", config.get("modules_to_not_convert"))
+    if named := [name for name in wide if "experts" in name]:
+        raise refusal(uri, f"{KEY}.modules_to_not_convert = {named!r} is not served: MXFP4 holds the experts")
+    return LayerStorage(Encoding.MXFP4, bits=4, block=(1, MXFP4_BLOCK))

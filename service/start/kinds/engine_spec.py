@@ -274,5 +274,9 @@ def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMe
 def _head_shape(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> HeadShape:
     """Return the shape of one device's share of the heads."""
     return HeadShape(
-        config.heads.num_kv_heads // mesh.num_devices, config.heads.head_dim, formats.dtype, formats.kv_dtype
+        config.heads.num_kv_heads // mesh.num_devices,
+        config.heads.head_dim,
+        formats.dtype,
+        formats.kv_dtype,
+        has_sinks=any(layer.attention.has_sinks for layer in config.layers),
     )

@@ -1,6 +1,7 @@
 """Dequantization of packed weights to rows of float32.
 
-An integer becomes (value - zero point) * scale, by row and group; an FP8 value is multiplied by the scale of its block.
+An integer becomes (value - zero point) * scale, by row and group; an FP8 value is multiplied by the scale of its block,
+a number of MXFP4 by two to the power of its block's exponent.
 Source: the modules of service/models/stored name the source of each format.
 """
 
@@ -11,10 +12,11 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Float32
 
-from service.models.stored.layers import WORD_BITS, Encoding, LayerStorage
+from service.models.stored.layers import MXFP4_BLOCK, WORD_BITS, Encoding, LayerStorage
 from service.weights.packed.words import unpack, unpack_awq
 
 BLOCK_ELEMENTS = 1024 * 1024  # float32 elements unpacked at a time
+EXPONENT_BIAS, NAN_EXPONENT = 127, 255  # of MXFP4's exponents
 
 type Tensors = Mapping[str, np.ndarray]
 """Tensors in their shapes, by role as in `LayerStorage.tensors`."""
@@ -36,6 +38,9 @@ def unpacked_rows(
     Raises:
         UnreadableWeight: a scale is not positive and finite, or a tensor contradicts the configuration or the shape.
     """
+    if storage.encoding is Encoding.MXFP4:
+        yield from _mxfp4_rows(shape[-1], tensors)
+        return
     num_out, num_in = shape
     scales = _checked_scales(storage, tensors["scales"])
     columns = _checked_groups(storage, num_in, scales.shape[1], tensors)
@@ -123,6 +128,30 @@ def _fp8_rows(
     row_scales = scales[np.arange(rows.start, rows.stop) // block_rows]
     wide *= np.repeat(row_scales, storage.group_size(values.shape[1]), axis=1)[:, : values.shape[1]]
     return wide
+
+
+def _mxfp4_rows(num_in: int, tensors: Tensors) -> Iterator[Float32[np.ndarray, "row in"]]:
+    """Yield the rows of all experts; an exponent of all ones would stand for NaN."""
+    num_blocks = num_in // MXFP4_BLOCK
+    values, scales = tensors["values"].reshape(-1, num_blocks, MXFP4_BLOCK // 2), tensors["scales"]
+    if (is_nan := scales == NAN_EXPONENT).any():
+        index = [int(i) for i in np.unravel_index(int(is_nan.argmax()), scales.shape)]
+        raise UnreadableWeight("scales", f"{index} has the exponent {NAN_EXPONENT}, which stands for no number")
+    exponents = scales.reshape(-1, num_blocks)
+    step = max(1, BLOCK_ELEMENTS // num_in)
+    for start in range(0, len(values), step):
+        wide = _mxfp4_table()[values[start : start + step]].reshape(-1, num_blocks, MXFP4_BLOCK)
+        wide *= np.ldexp(np.float32(1), exponents[start : start + step].astype(np.int32) - EXPONENT_BIAS)[:, :, None]
+        yield wide.reshape(-1, num_in)
+
+
+@cache
+def _mxfp4_table() -> Float32[np.ndarray, "256 2"]:
+    """Return the two numbers of each byte, that of the lower bits first."""
+    magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    numbers = np.concatenate([magnitudes, -magnitudes])
+    byte = np.arange(256)
+    return np.stack([numbers[byte % 16], numbers[byte // 16]], axis=-1)
 
 
 @cache

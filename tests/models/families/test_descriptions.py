@@ -69,6 +69,14 @@ def test_the_bias_by_which_experts_are_chosen_is_never_narrowed():
     assert {spec.dtype for spec in biases} == {np.dtype(np.float32)}
 
 
+def test_gpt_oss_without_a_scaling_has_that_of_the_family():
+    config = read_config("m", without("gpt_oss", "rope_parameters", "layer_types"))
+    rope = config.heads.rotation
+    assert rope is not None
+    assert (rope.theta, rope.factor, rope.original_context_len, rope.has_truncated_range) == (150_000, 32, 4096, False)
+    assert [layer.attention.window for layer in config.layers] == [8, None, 8]
+
+
 def test_gemma_3_generates_unless_it_was_trained_to_encode():
     config = CONFIGS["gemma3"]
     assert not is_encoder({**config, "architectures": ["Gemma3ForCausalLM"]}, {})

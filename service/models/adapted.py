@@ -1,0 +1,21 @@
+"""The weights that an adapter may update: the linear layers of a model, by the names of their tensors; no jax."""
+
+from collections.abc import Iterable, Mapping
+
+from service.models.weight_spec import TensorSource, WeightSpec
+
+# Weights of attention and of dense feed-forwards. Embeddings, heads, routers and experts are not adapted.
+LINEAR = ("qkv", "output", "gate_up", "up", "down", "memory_query", "memory_key_value", "memory_output")
+LAYERS = ("layers.", "encoder.layers.")
+SUFFIX = ".weight"
+
+
+def adapted_tensors(specs: Iterable[WeightSpec]) -> Mapping[str, TensorSource]:
+    """Return the tensors of a checkpoint that are weights of linear layers [out, in], by their names."""
+    return {
+        source.name: source
+        for spec in specs
+        if spec.name.startswith(LAYERS) and spec.name.rpartition(".")[2] in LINEAR
+        for source in spec.sources
+        if source.name.endswith(SUFFIX)
+    }
