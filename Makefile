@@ -30,8 +30,8 @@ coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines
 	@$(RUN) coverage combine --quiet
 	@$(RUN) coverage report --sort=cover | sed -n '1,12p;$$p'
 
-mutate: .venv/dev ## Change the service one place at a time and count what no test notices (PLACE=text SAMPLE=all)
-	$(RUN) python -m scripts.mutate $(PLACE) $(if $(SAMPLE),--sample $(SAMPLE))
+mutate: .venv/dev ## Change the service one place at a time and count what no test notices (PLACE=text; hours without it)
+	$(RUN) python -m scripts.mutate $(PLACE)
 
 check: .venv/dev ## Check format, lint, types, import rules, dependencies and deployment
 	$(RUN) ruff format --check .

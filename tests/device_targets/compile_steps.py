@@ -35,7 +35,7 @@ SMALLEST_WEIGHT_BYTES = 5 * 2**20
 def main(target: str, model: str, kv_dtype: str = "auto") -> None:
     """Compile, and print a line of JSON."""
     devices = use_target(target).devices
-    located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]))
+    located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]), layout=None)
     settings = Settings(max_num_seqs=NUM_SEQS, max_concurrent_requests=NUM_SEQS, kv_dtype=kv_dtype)
     spec = choose_engine_spec(settings, located, devices)
     programs = [*steps_of(few_layers(spec, NUM_LAYERS)), *whole_step_of(spec)]
