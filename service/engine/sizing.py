@@ -51,7 +51,7 @@ def fit_engine(
         memory_bytes: for weights, pages and work space together on each device.
         max_num_seqs: slots.
         page_size: token positions of a page; None for the smallest with which the kernel takes the page tables.
-        max_prefill_tokens: tokens of one prefill step.
+        max_prefill_tokens: of prompts, in one step.
         max_model_len: the context that the operator requests; None for the model's own, or as much as fits.
 
     Raises:

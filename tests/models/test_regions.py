@@ -67,8 +67,9 @@ class Steps:
             changed = []
             for group, cache in zip(model.layer_groups, caches, strict=True):
                 own = [weights[name] for name in group.weights]
-                hidden, cache = model.run_layer_group(group, own, cache, LayerGroupInputs(hidden, rotation, regions))
-                changed.append(cache)
+                inputs = LayerGroupInputs(hidden, rotation, regions)
+                hidden, written = model.run_layer_group(group, own, cache, inputs)
+                changed.append(written)
             return hidden, changed
 
         return jax.jit(step)

@@ -31,7 +31,7 @@ class SlotState(NamedTuple):
     """The state on the device between steps, except the caches; donated to each program that changes it."""
 
     last_token_ids: Int[Array, " slot"]  # the token that each slot's next decode step starts from
-    options: Options  # of each slot, as its last prefill step left them
+    options: Options  # of each slot, as the step left them in which its prompt ended
     token_counts: Int[Array, "slot vocab"]  # defined for slots with penalties only; see `count_tokens`
 
 
