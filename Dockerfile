@@ -44,7 +44,7 @@ COPY pyproject.toml uv.lock ./
 # flax, a dependency of haliax for quantized matrices, requires orbax and its dependencies to save checkpoints. Levserve
 # does not use them, so 90 MB are left out. The tests of packages are another 27 MB.
 FROM build AS serve-packages
-RUN xargs --arg-file=extra uv sync --frozen --no-dev --no-install-project --no-editable --extra=otel \
+RUN xargs --arg-file=extra uv sync --frozen --no-dev --no-install-project --no-editable --extra=otel --extra=media \
       --no-install-package orbax-checkpoint --no-install-package tensorstore --no-install-package uvloop \
     && find /opt/python -type d -name tests -prune -exec rm -rf {} + \
     && python -m compileall -q -j 0 /opt/python/lib
@@ -54,7 +54,7 @@ RUN xargs --arg-file=extra uv sync --frozen --no-dev --no-install-project --no-e
 FROM serve-packages AS levanter-packages
 WORKDIR /
 RUN touch before \
-    && xargs --arg-file=build/extra uv sync --project=build --frozen --no-dev --no-install-project --no-editable --extra=otel --extra=levanter \
+    && xargs --arg-file=build/extra uv sync --project=build --frozen --no-dev --no-install-project --no-editable --extra=otel --extra=media --extra=levanter \
     && python -m compileall -q -j 0 /opt/python/lib \
     && mkdir levanter \
     && find opt/python -cnewer before ! -type d -exec cp --archive --parents --target-directory=levanter {} +

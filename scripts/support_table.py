@@ -21,10 +21,12 @@ from openai.types import (
     file_create_params,
     file_list_params,
 )
+from openai.types.audio import transcription_create_params, translation_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
 from service.api.files import FILE_FIELD
+from service.api.schema.audio import AudioRequest
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
@@ -40,6 +42,7 @@ TESTS = (
     "tests/api/*.py",
     "tests/api/schema/test_sampling.py",
     "tests/api/generation/*.py",
+    "tests/api/hearing/*.py",
     "tests/api/vectors/*.py",
     "tests/api/http/*.py",
     "tests/contract/*.py",
@@ -69,6 +72,20 @@ ROUTES = (
         CountTokensRequest,
         message_count_tokens_params.MessageCountTokensParams,
         "test_messages",
+    ),
+    Route(
+        "/v1/audio/transcriptions",
+        AudioRequest,
+        transcription_create_params.TranscriptionCreateParamsBase,
+        "audio",
+        has_file=True,
+    ),
+    Route(
+        "/v1/audio/translations",
+        AudioRequest,
+        translation_create_params.TranslationCreateParams,
+        "audio",
+        has_file=True,
     ),
     Route("/v1/files", FileFields, file_create_params.FileCreateParams, "files", has_file=True),
     Route("/v1/files", FileQuery, file_list_params.FileListParams, "files", method="GET"),

@@ -1,6 +1,7 @@
 """Write into documents what the code says: settings, the graph of a start, and the fields of OpenAI's API."""
 
 import re
+import sys
 from pathlib import Path
 
 from scripts.memory_table import memory_table
@@ -62,11 +63,16 @@ def replaced(text: str, name: str, content: str) -> str:
     return re.sub(f"{begin}\n.*?{end}", lambda _: f"{begin}\n{content}\n{end}", text, flags=re.DOTALL)
 
 
-def main() -> None:
-    """Write the documents."""
-    for path, text in documents().items():
+def main() -> int:
+    """Write the documents; with `--check`, only name those that would change, and return 1 if there are any."""
+    stale = {path: text for path, text in documents().items() if path.read_text() != text}
+    if "--check" in sys.argv[1:]:
+        print(*(path.relative_to(ROOT) for path in stale))
+        return int(bool(stale))
+    for path, text in stale.items():
         path.write_text(text)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

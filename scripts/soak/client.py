@@ -29,12 +29,6 @@ class Reply:
         return int(first[1]) if len(first) > 1 and first[0].startswith(b"HTTP/") else None
 
     @property
-    def retry_after_s(self) -> int:
-        """For how long a refused client is told to wait; 0 if it is not."""
-        _, found, rest = bytes(self.received).partition(b"\r\n\r\n")[0].lower().partition(b"\r\nretry-after: ")
-        return int(rest.split()[0]) if found else 0
-
-    @property
     def body(self) -> bytes:
         """The body without the framing of chunks; it may be cut."""
         head, _, rest = bytes(self.received).partition(b"\r\n\r\n")
@@ -74,13 +68,6 @@ class Reply:
                 return content["error"]["code"] or content["error"]["type"] if "error" in content else "complete"
         return "cut"
 
-    def text(self) -> str:
-        """Return the text that a whole answer carries, streamed or not."""
-        documents = [json.loads(event) for event in self.events if event != "[DONE]"] or [json.loads(self.body)]
-        choices = [choice for document in documents for choice in document["choices"]]
-        parts = [choice.get("delta") or choice.get("message") or {"content": choice.get("text")} for choice in choices]
-        return "".join(part.get("content") or "" for part in parts)
-
 
 def post(path: str, body: bytes, *, close: bool = True) -> bytes:
     """Return the bytes of a POST."""
@@ -105,23 +92,19 @@ async def connected(port: int, *, receive_buffer: int | None = None) -> AsyncIte
         yield client
 
 
-async def ask(port: int, request: bytes, *, leave_after_s: float | None = None, reply: Reply | None = None) -> Reply:
+async def ask(port: int, request: bytes, *, reply: Reply | None = None) -> Reply:
     """Send a request and read until the server closes; a failed write is no failure if there is an answer.
 
     Args:
         port: of the service.
         request: head and body.
-        leave_after_s: close the connection after so many seconds.
         reply: receives what arrives, for a caller that looks on.
     """
     reply = Reply() if reply is None else reply
     async with connected(port) as client:
         sending = asyncio.create_task(_send(client, request))
         try:
-            async with asyncio.timeout(leave_after_s):
-                await read(client, reply)
-        except TimeoutError:
-            pass
+            await read(client, reply)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

@@ -19,32 +19,22 @@ class Figure:
 class Scale:
     """The counts and times of a soak; times in seconds."""
 
-    overload_s: float = 60.0
     num_idle: int = 2000
     num_half_open: int = 300
     num_deaf: int = 200
     crowd_s: float = 15.0  # for how long others are timed beside them; they are closed after 30 s
-    num_crowds: int = 3  # of clients that send long bodies, one after the other
     num_vanishing: int = 200
-    num_refusals: int = 2000
     num_terminations: int = 20
     failing_steps: tuple[int, ...] = (1, 5, 20, 60)
-    mixed_s: float = 600.0
-    reload_s: float = 50.0  # between two reloads under mixed load
 
 
 SHORT = Scale(
-    overload_s=6.0,
     num_idle=200,
     num_half_open=30,
     num_deaf=20,
     crowd_s=5.0,
-    num_crowds=1,
-    num_refusals=200,
     num_terminations=4,
     failing_steps=(12,),
-    mixed_s=24.0,
-    reload_s=8.0,
 )
 
 

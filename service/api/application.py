@@ -13,11 +13,13 @@ from service.api.http.admission import Places
 from service.api.http.auth import KeyCheck
 from service.api.http.call import ApiContext
 from service.api.http.errors import ErrorAnswers, logged_error_answer
+from service.api.http.form import FORM_BYTES
 from service.api.http.keys import ApiKeys
 from service.api.http.receive import Accepted, BodyLimit
 from service.api.http.request_queue import Caps, RequestQueue
 from service.api.routes import Routes
 from service.api.work.long_body import LongBodies
+from service.api.work.media import MediaProcesses
 from service.api.work.text_threads import TextThreads
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     from service.api.batch.batches import Batches
     from service.api.memory.store import ResponseStore
 
-UPLOADS = "/v1/files"
-FORM_BYTES = 16 * 1024  # of a form besides its file
+FILES = "/v1/files"
+AUDIO = ("/v1/audio/transcriptions", "/v1/audio/translations")
+FORM = "multipart/form-data"
 NO_CAPS, NO_KEYS = Caps(), ApiKeys()
 
 
@@ -45,6 +48,7 @@ def create_api(
     batches: "Batches | None" = None,
     responses: "ResponseStore | None" = None,
     max_file_bytes: int = 0,
+    max_audio_bytes: int = 25 * 1024 * 1024,
     yield_to_steps: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """Return the ASGI app; it can answer, with 503, before the model is loaded.
@@ -62,6 +66,7 @@ def create_api(
         batches: the uploaded files and batches; None for no such routes.
         responses: those that are kept; None to keep none.
         max_file_bytes: a larger file is refused.
+        max_audio_bytes: a larger recording is refused.
         yield_to_steps: lowers the priority of a thread that works on a long text.
     """
     # FastAPI's own pages fetch scripts from elsewhere, and its document would lack the bodies.
@@ -76,6 +81,7 @@ def create_api(
         default_temperature=default_temperature,
         text_threads=text_threads,
         long_bodies=LongBodies(queue.long_work, text_threads, max_body_bytes=max_body_bytes),
+        media=MediaProcesses(text_threads, max_file_bytes=max_audio_bytes),
     )
     app.state.batches = batches
     app.state.responses = responses
@@ -83,10 +89,13 @@ def create_api(
     app.state.documents = Documents()
     _handle_errors(app)
     # The last one added is the outermost.
-    upload = Accepted(max_file_bytes + FORM_BYTES, request_timeout_s, "multipart/form-data")
-    uploads = {} if batches is None else {UPLOADS: upload}
+    audio = Accepted(max_audio_bytes + FORM_BYTES, request_timeout_s, FORM)
+    uploads: dict[str, Accepted] = dict.fromkeys(AUDIO, audio)
+    if batches is not None:
+        uploads[FILES] = Accepted(max_file_bytes + FORM_BYTES, request_timeout_s, FORM)
+    held_bytes = {path: 0 if path == FILES else accepted.max_bytes for path, accepted in uploads.items()}
     app.add_middleware(BodyLimit, accepted=Accepted(max_body_bytes, body_timeout_s), uploads=uploads)
-    app.add_middleware(Places, queue=queue, max_body_bytes=max_body_bytes, uploads={UPLOADS})
+    app.add_middleware(Places, queue=queue, max_body_bytes=max_body_bytes, uploads=held_bytes)
     app.add_middleware(KeyCheck, keys=keys)
     app.add_middleware(ErrorAnswers)
     return app

@@ -30,6 +30,7 @@ class ModelState:
     state: Literal["available", "loading", "ready"]
     max_model_len: int | None  # tokens; None if it is not known before the model has been loaded
     facts: Mapping[str, Any] = field(default_factory=dict)
+    parent: str | None = None  # the name of the model that its adapter updates
 
 
 @runtime_checkable

@@ -54,7 +54,7 @@ def _document(model: ModelState, name: str) -> dict[str, Any]:
         "created": model.created,
         "owned_by": OWNER,
         "root": model.names[0],
-        "parent": None,
+        "parent": model.parent,
         "max_model_len": model.max_model_len,
         "state": model.state,
         **model.facts,

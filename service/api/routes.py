@@ -61,6 +61,7 @@ def _allow_head(router: APIRouter) -> None:
 
 def _others(has_batches: bool) -> list[APIRouter]:
     from service.api import (
+        audio,
         batches,
         description,
         embeddings,
@@ -79,6 +80,6 @@ def _others(has_batches: bool) -> list[APIRouter]:
     )
 
     # Routes are tried in this order.
-    texts = (embeddings, responses, messages, rerank, pooling, tokenize, render, ollama, ollama_models, invocations)
-    others = (stored_responses, server_info, description, *((files, batches) if has_batches else ()))
+    texts = (embeddings, audio, responses, messages, rerank, pooling, tokenize, render, ollama, ollama_models)
+    others = (invocations, stored_responses, server_info, description, *((files, batches) if has_batches else ()))
     return [resource.router for resource in (*texts, *others)]

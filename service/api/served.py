@@ -1,6 +1,7 @@
 """The loaded model that a start hands to the API: one that generates text, or an encoder."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
@@ -15,8 +16,12 @@ from service.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from service.encoder.encoder import Encoder
     from service.engine.engine import Engine
+    from service.media.log_mel import Recording
     from service.models.encoders.token_heads import TokenOutputs
+    from service.observability.clock import Clock, QueueDeadline
     from service.text.chat_template import ChatTemplate
+    from service.text.speech.model import SpeechModel
+    from service.text.speech.transcribe import WindowDecoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +99,10 @@ class Served:
 
     def pooling(self) -> "ServedEncoder":
         """Return the model if it is an encoder of either kind; raises WrongKindOfModel."""
+        raise self._wrong_kind()
+
+    def hearing(self) -> "ServedSpeechModel":
+        """Return the model if it hears speech; raises WrongKindOfModel."""
         raise self._wrong_kind()
 
     def _wrong_kind(self) -> WrongKindOfModel:
@@ -221,4 +230,52 @@ class ServedEncoder(Served):
 
     @override
     def pooling(self) -> "ServedEncoder":
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowTerms:
+    """What the windows of one request are decoded on."""
+
+    request_id: str
+    seed: int
+    priority: int
+    flow: str
+    weight: float
+    cache_salt: bytes
+    # Counts the request as one that waits, with the clock of its first window; returns until when it may wait.
+    wait: "Callable[[int, Clock], QueueDeadline | None]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedSpeechModel(Served):
+    """A loaded model that writes down what is said."""
+
+    speech: "SpeechModel"
+    # Opens the windows of a recording; leaving the context aborts what is decoded.
+    listen: "Callable[[Recording, WindowTerms], AbstractAsyncContextManager[WindowDecoder]]"
+
+    @property
+    @override
+    def ability(self) -> str:
+        return "transcribes speech"
+
+    @property
+    @override
+    def routes(self) -> str:
+        return " or ".join(f"/v1/{capability}" for capability in self.capabilities)
+
+    @property
+    @override
+    def capabilities(self) -> tuple[str, ...]:
+        translates = ("audio/translations",) if self.speech.tokens.is_multilingual else ()
+        return ("audio/transcriptions", *translates)
+
+    @property
+    @override
+    def facts(self) -> Mapping[str, Any]:
+        return {"modalities": {"input": ["audio"], "output": ["text"]}}
+
+    @override
+    def hearing(self) -> "ServedSpeechModel":
         return self

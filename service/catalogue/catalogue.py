@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from service.catalogue.adapters import ListedAdapters, ReadBase
 from service.catalogue.entry import ListedModel, ModelEntry
-from service.catalogue.names import NameIndex
+from service.catalogue.names import NameIndex, hyphenated
 from service.errors import CheckpointError, SettingsError, UnknownModel
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class Catalogue:
         uri: str = "",
         listing: Listing | None = None,
         newest_step: NewestStep | None = None,
+        read_base: ReadBase | None = None,
         selected: Sequence[str] = (),
     ) -> None:
         """Create a catalogue; listed models are added by `refresh`.
@@ -37,11 +39,13 @@ class Catalogue:
             uri: the folder of listed models.
             listing: lists the models, blocking; None for no listing.
             newest_step: returns the newest step of a run by its address, blocking; None if no runs are described.
+            read_base: returns the model that a listed adapter was trained on, blocking; None if no adapters are served.
             selected: the only models to serve, which are preloaded; empty for all.
         """
         self._described = tuple(described)
         self._uri, self._listing, self._selected = uri, listing, tuple(selected)
         self._newest_step = newest_step
+        self._adapters = None if read_base is None else ListedAdapters(uri, read_base)
         self._index = NameIndex(()) if listing is not None else self._select(self._described)
 
     @property
@@ -66,9 +70,16 @@ class Catalogue:
             SettingsError: a selected model does not exist.
         """
         before = {entry.name: entry for entry in self._index.entries}
-        described = [self._at_step(entry, before.get(entry.name)) for entry in self._described]
-        entries = merged(described, self._uri, () if self._listing is None else self._listing())
-        self._index = self._select([_pinned(entry, before.get(entry.name)) for entry in entries])
+        listed = () if self._listing is None else self._listing()
+        adapters = [model for model in listed if model.is_adapter]
+        names = {hyphenated(model.name) for model in adapters}
+        of_adapters = [entry for entry in self._described if not entry.uri and hyphenated(entry.name) in names]
+        described = [self._at_step(e, before.get(e.name)) for e in self._described if e not in of_adapters]
+        entries = merged(described, self._uri, [model for model in listed if not model.is_adapter])
+        models = [_pinned(entry, before.get(entry.name)) for entry in entries]
+        if self._adapters is not None:
+            models += self._adapters.entries(adapters, models, of_adapters)
+        self._index = self._select(models)
 
     def _at_step(self, entry: ModelEntry, before: ModelEntry | None) -> ModelEntry:
         """Return a described run at its newest step, or at the previous one if it cannot be listed."""

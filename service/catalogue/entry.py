@@ -21,6 +21,7 @@ class ListedModel:
     name: str  # relative to the catalogue; contains a slash if it is on the second level
     version: str  # digest of the names and versions of the files
     step: int | None  # the newest complete step of a Levanter run
+    is_adapter: bool = False  # whether it is an adapter, and not a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,8 @@ class ModelEntry:
     is_run: bool = False  # whether `uri` is a described Levanter run, so that a refresh looks for its step
     generations: Mapping[str, int] = field(default_factory=dict)  # pinned generation by file name
     tokenizer_uri: str | None = None
-    adapter_uri: str | None = None
+    adapter_uri: str | None = None  # of an adapter that is merged into the model
+    base: str | None = None  # the name of the model that the adapter updates, if that is served too
     dtype: str | None = None
     quantization: str | None = None
     kv_dtype: str | None = None
@@ -50,6 +52,11 @@ class ModelEntry:
     def names(self) -> tuple[str, ...]:
         """All names that requests can use."""
         return (self.name, *self.aliases)
+
+    @property
+    def address(self) -> str:
+        """What is loaded, which differs between a model and the same model with an adapter."""
+        return self.uri if self.adapter_uri is None else f"{self.uri} {self.adapter_uri}"
 
     def share(self, process: Settings) -> float:
         """Return the model's share of the device memory, (0, 1], which determines the size of its caches."""

@@ -1,7 +1,7 @@
 """Discovery of models in a folder or bucket from a single LIST, without reading files.
 
-A model is a folder with a checkpoint, on the first level or, below a folder that is not a model, on the second
-(`org/name`).
+A model is a folder with a checkpoint or an adapter, on the first level or, below a folder that is not a model, on the
+second (`org/name`).
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from service.catalogue.entry import ListedModel, name_fault
+from service.checkpoint.adapters.locate import find_adapter
 from service.checkpoint.layout import LevanterLayout, detect_layout
 from service.checkpoint.model_config import CONFIG_JSON
 from service.errors import CheckpointError, CheckpointNotFound, HostileName, MissingFile
@@ -85,21 +86,25 @@ def _by_folder(objects: Iterable[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
 
 
 def _model(uri: str, folder: str, objects: Sequence[ObjectInfo]) -> ListedModel | None:
+    top = [info for info in objects if "/" not in info.name]
+    has_config = any(info.name == CONFIG_JSON for info in top)
+    adapter = None if has_config else find_adapter(objects)
     try:
-        layout = detect_layout(f"{uri}/{folder}", objects)
+        layout = None if adapter is not None else detect_layout(f"{uri}/{folder}", objects)
     except CheckpointError:
         return None
-    top = [info for info in objects if "/" not in info.name]
-    if isinstance(layout, LevanterLayout):
+    if adapter is not None:
+        files, step = set(adapter.files), adapter.step
+    elif isinstance(layout, LevanterLayout):
         files, step = {*layout.weights, *top}, layout.step
-    elif any(info.name == CONFIG_JSON for info in top):
+    elif has_config:
         files, step = set(top), None
     else:  # the upload is incomplete
         return None
     if (fault := name_fault(folder)) is not None:
         logger.warning("skipping a folder of the catalogue", extra={"folder": folder, "reason": fault})
         return None
-    return ListedModel(folder, _version(files), step)
+    return ListedModel(folder, _version(files), step, is_adapter=adapter is not None)
 
 
 def _version(files: Iterable[ObjectInfo]) -> str:

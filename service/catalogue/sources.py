@@ -7,8 +7,8 @@ from service.catalogue.catalogue import Catalogue, NewestStep
 from service.catalogue.entry import ListedModel, ModelEntry
 from service.errors import CheckpointError, SettingsError
 from service.settings import Settings
-from service.storage.location import GcsLocation, HubLocation, LocalLocation, parse_location
-from service.storage.source import open_source
+from service.storage.location import GcsLocation, HubLocation, LocalLocation, Location, parse_location
+from service.storage.source import Source, open_source
 
 
 def one_model(uri: str, names: tuple[str, ...]) -> Catalogue:
@@ -50,8 +50,20 @@ def catalogue_of_settings(settings: Settings) -> Catalogue:
         uri=location.uri,
         listing=listing,
         newest_step=_newest_step(settings),
+        read_base=partial(_read_base, settings),
         selected=settings.selected_models,
     )
+
+
+def _read_base(settings: Settings, uri: str) -> str | None:
+    from service.checkpoint.adapters.locate import locate_adapter
+
+    def open_location(location: Location) -> Source:
+        return open_source(
+            location, cache_root=settings.local_model_cache, emulator_host=settings.storage_emulator_host
+        )
+
+    return locate_adapter(uri, open_location, "CATALOGUE_URI").config.base
 
 
 def _newest_step(settings: Settings) -> NewestStep:

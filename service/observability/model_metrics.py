@@ -101,6 +101,10 @@ class ModelMetrics(SeriesSet):
         self.embedding_cache_hits = self._counter("embedding_cache_hits", "Texts whose vectors were cached.")
         self.embedding_cache_misses = self._counter("embedding_cache_misses", "Texts whose vectors were not cached.")
 
+        self.audio_seconds = self._counter("audio_seconds", "Seconds of recordings that were heard.")
+        self.audio_windows = self._counter("audio_windows", "Windows of recordings that were decoded.")
+        self.audio_fallbacks = self._counter("audio_fallbacks", "Decodings of a window after its first.")
+
     def _add_requests(self) -> None:
         self.request_success = self._counter("request_success", "Finished requests.", "finished_reason")
         self.request_prompt_tokens = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKENS)

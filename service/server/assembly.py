@@ -54,6 +54,7 @@ class Api:
             batches=self._batches,
             responses=open_responses(settings),
             max_file_bytes=settings.batch_file_bytes,
+            max_audio_bytes=settings.max_audio_bytes,
             yield_to_steps=partial(yield_to_steps, LONG_TEXT_NICENESS),
         )
 

@@ -225,8 +225,15 @@ class Settings(BaseModel):
         default=512,
         ge=16,
         le=16384,
-        description="Prompt tokens per prefill step. Longer prompts are prefilled in chunks between decode steps. For "
-        "an encoder, the total tokens of a step.",
+        description="The most prompt tokens per step. Longer prompts are prefilled in chunks. For an encoder, the "
+        "total tokens of a step.",
+    )
+    max_step_stall_ms: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="How long prompts may hold up each token of running sequences, in milliseconds: a step computes as "
+        "much of prompts as takes so long on this device, but at least 64 tokens. Unset: as long as two decode steps.",
     )
     page_size: int | None = Field(
         default=None,
@@ -268,6 +275,12 @@ class Settings(BaseModel):
         default=4 * 1024 * 1024,
         ge=1024,
         description="The largest accepted request body, in bytes. A larger one gets a 413 without being read.",
+    )
+    max_audio_bytes: int = Field(
+        default=25 * 1024 * 1024,
+        ge=1024,
+        description="The largest accepted recording, in bytes. A larger one gets a 413. It is held in memory, and "
+        "counts for MAX_OPEN_BODY_BYTES; so do its samples later, 2 MB a minute.",
     )
     batch_uri: str | None = Field(
         default=None,

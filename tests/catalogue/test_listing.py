@@ -85,3 +85,19 @@ def test_a_folder_of_this_machine_is_listed_alike(tmp_path):
 
 def test_an_empty_catalogue_has_no_models(tmp_path):
     assert list_models(LocalLocation(tmp_path), emulator_host=None) == ()
+
+
+ADAPTER = ("adapter_model.safetensors", "adapter_config.json")
+
+
+def test_a_folder_with_an_adapter_is_a_model_and_a_run_of_them_has_its_newest_step():
+    own = [f"support/{name}" for name in ADAPTER]
+    run = [f"run/step-{step}/{name}" for step in (9, 100) for name in ADAPTER]
+    [found, support] = models_of("gs://b", objects(*own, *run, "run/step-200/adapter_config.json"))
+    assert [(m.name, m.step, m.is_adapter) for m in (found, support)] == [("run", 100, True), ("support", None, True)]
+    assert found.version != support.version
+
+
+def test_a_checkpoint_in_whose_folder_an_adapter_is_left_is_a_checkpoint():
+    [model] = models_of("gs://b", objects(*(f"a/{name}" for name in (*WEIGHTS, *ADAPTER))))
+    assert not model.is_adapter

@@ -3,12 +3,12 @@
 import ast
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from scripts.write_documents import documents
 from service import errors
 from service.settings import Settings
 
@@ -141,8 +141,10 @@ def test_the_make_targets_that_are_named_exist(page: Path):
 
 
 def test_the_settings_are_the_same_in_the_code_the_readme_and_the_example():
-    for path, text in documents().items():
-        assert path.read_text() == text, f"{path.name}: run `make fix`"
+    # In a process of its own: there, the models that the tables are made of are not checked for types.
+    command = [sys.executable, "-m", "scripts.write_documents", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"run `make fix`: {done.stdout}{done.stderr}"
 
 
 def test_every_setting_has_a_description():

@@ -33,6 +33,10 @@ def test_every_defence_names_a_test_of_its_row():
         assert f"`{defence.test}`" in row
 
 
+def test_every_defence_can_be_taken_out():
+    assert [defence.threat for defence in DEFENCES if defence.text not in (ROOT / defence.file).read_text()] == []
+
+
 def test_every_file_of_a_defence_exists():
     named = [path for _, row in TABLE for path in re.findall(r"\(`([\w/.]+)`\)", row)]
     assert len(named) > 12

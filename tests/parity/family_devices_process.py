@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from service.device.mesh import DeviceMesh
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, Regions
 from service.models.decoder import Decoder
 from service.models.interface import LayerGroupInputs
 from service.models.registry import read_config
@@ -28,12 +28,13 @@ def distance(case: FamilyCase, num_devices: int) -> float:
     paging = Paging(jnp.array([0]), jnp.array([len(case.token_ids)]), jnp.asarray(PAGES[None]))
 
     def forward(weights, token_ids):
-        hidden, rotation = model.embed(weights, token_ids, paging.positions(token_ids.shape[1]))
+        positions = paging.positions(token_ids.shape[1]).reshape(-1)
+        hidden, rotation = model.embed(weights, token_ids.reshape(-1), positions)
         for group in model.layer_groups:
-            inputs = LayerGroupInputs(hidden, rotation, paging)
+            inputs = LayerGroupInputs(hidden, rotation, Regions.of_prompts(paging))
             of_group, cache = [weights[name] for name in group.weights], model.initial_cache(LAYOUT, group)
             hidden, _ = model.run_layer_group(group, of_group, cache, inputs)
-        return model.logits(weights, hidden[0])
+        return model.logits(weights, hidden)
 
     logits = jax.jit(forward)(weights, jnp.asarray(case.token_ids[None]))
     return float(np.abs(np.asarray(logits) - np.load(case.reference_path)["logits"]).max())

@@ -1,6 +1,7 @@
 """Admission: a request takes its place in the queue before its body is read, or is refused at once."""
 
-from collections.abc import Set
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,7 +20,12 @@ class Places:
     """
 
     def __init__(
-        self, app: ASGIApp, *, queue: RequestQueue, max_body_bytes: int, uploads: Set[str] = frozenset()
+        self,
+        app: ASGIApp,
+        *,
+        queue: RequestQueue,
+        max_body_bytes: int,
+        uploads: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Wrap an app.
 
@@ -27,7 +33,7 @@ class Places:
             app: the app that answers.
             queue: the queue that admits requests.
             max_body_bytes: the largest body, and the size assumed of one that states no length.
-            uploads: paths whose bodies are not held in memory.
+            uploads: the same for paths of forms; 0 for those whose bodies are not held in memory.
         """
         self._app = app
         self._queue = queue
@@ -41,7 +47,8 @@ class Places:
             return
         call = call_of(scope)
         try:
-            call.place = place = self._queue.enter(self._body_bytes(scope), call.clocks, call.key)
+            is_json = scope["path"] not in self._uploads
+            call.place = place = self._queue.enter(self._body_bytes(scope), call.clocks, call.key, is_json=is_json)
         except Overloaded as error:
             await respond(error, scope, send)
             return
@@ -52,9 +59,6 @@ class Places:
 
     def _body_bytes(self, scope: Scope) -> int:
         """Return how many bytes of memory the body may take; a longer one is refused later, unread."""
-        if scope["path"] in self._uploads:
-            return 0
+        most = self._uploads.get(scope["path"], self._max_body_bytes)
         length = Headers(scope=scope).get("content-length", "")
-        return (
-            min(int(length), self._max_body_bytes) if length.isdecimal() and len(length) < 20 else self._max_body_bytes
-        )
+        return min(int(length), most) if length.isdecimal() and len(length) < 20 else most

@@ -22,8 +22,9 @@ from service.observability.trace_context import TraceContext, parse_trace_contex
 if TYPE_CHECKING:
     from service.api.backend import Backend, Lease
     from service.api.schema.wire import WireObject
-    from service.api.served import Served, ServedEncoder, ServedModel
+    from service.api.served import Served, ServedEncoder, ServedModel, ServedSpeechModel
     from service.api.work.long_body import LongBodies, LongBody
+    from service.api.work.media import MediaProcesses
     from service.api.work.text_threads import TextThreads
     from service.text.prompt_model import PromptModel
 
@@ -44,6 +45,7 @@ class ApiContext:
     queue: RequestQueue
     text_threads: "TextThreads"
     long_bodies: "LongBodies"
+    media: "MediaProcesses"
 
 
 class Deadline:
@@ -167,6 +169,15 @@ class Call:
     async def pooling(self, name: str) -> "ServedEncoder":
         """Return a model that turns texts into vectors or scores; raises as `generating`."""
         return (await self.model(name)).pooling()
+
+    async def hearing(self, name: str) -> "ServedSpeechModel":
+        """Return a model that hears speech; raises as `generating`."""
+        return (await self.model(name)).hearing()
+
+    def hold_bytes(self, num_bytes: int) -> None:
+        """Count what the request holds in memory from now on, instead of its body; raises BodyBytesFull."""
+        if self.place is not None:
+            self.api.queue.hold(self.place, num_bytes)
 
     def release_models(self) -> None:
         """Let the models of the request be unloaded."""

@@ -92,7 +92,7 @@ class RequestQueue:
         self._num_expected = 0
         self._ends, self._tokens = Speed(), Speed()
 
-    def enter(self, body_bytes: int, clocks: Sequence[Clock], key: ApiKey = NO_KEY) -> Place:
+    def enter(self, body_bytes: int, clocks: Sequence[Clock], key: ApiKey = NO_KEY, *, is_json: bool = True) -> Place:
         """Give a request a place, from what is known before its body is read.
 
         Raises:
@@ -102,7 +102,7 @@ class RequestQueue:
         self._weights[key.name] = key.weight
         self._check(Overloaded, key.name, 1, self._num_open, caps.max_requests)
         self._check(BodyBytesFull, key.name, body_bytes, self._num_body_bytes, caps.max_open_body_bytes)
-        if body_bytes > SHORT_BODY_BYTES:
+        if is_json and body_bytes > SHORT_BODY_BYTES:
             self._check_long(key.name)
         if (caps.max_queue_size, caps.max_queued_tokens) != (None, None):  # else skip the O(n) scan
             num_free, queued = self._queued()
@@ -111,6 +111,7 @@ class RequestQueue:
                 self._check(QueueFull, key.name, 1, waiting, caps.max_queue_size, num_more=num_free)
             self._check_tokens(key.name, queued, 1)
         place = Place(key.name, body_bytes, clocks)
+        place.is_long &= is_json
         self._waiting[place] = None
         self._num_open[key.name] += 1
         self._num_body_bytes[key.name] += body_bytes
@@ -127,6 +128,18 @@ class RequestQueue:
             if place in queued:
                 self._check_tokens(place.key, [other for other in queued if other is not place], num_tokens)
         place.num_tokens = num_tokens
+
+    def hold(self, place: Place, num_bytes: int) -> None:
+        """Count other bytes than those of a request's body, which it does not hold any more.
+
+        Raises:
+            BodyBytesFull: there is no room for them.
+        """
+        self._num_body_bytes[place.key] -= place.body_bytes
+        place.body_bytes = 0
+        self._check(BodyBytesFull, place.key, num_bytes, self._num_body_bytes, self.caps.max_open_body_bytes)
+        place.body_bytes = num_bytes
+        self._num_body_bytes[place.key] += num_bytes
 
     def leave(self, place: Place) -> None:
         """Give the place of a request back."""

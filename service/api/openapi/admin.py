@@ -16,6 +16,8 @@ class AdministeredModel(AnswerObject):
     aliases: list[str]
     uri: str
     """Of the checkpoint that is loaded, or will be."""
+    adapter_uri: str | None
+    """Of the adapter that is merged into it; null for none."""
     state: Literal["available", "loading", "ready", "unloading"]
     is_leaving: bool
     """Whether it takes no further requests and goes when the last one has ended."""

@@ -21,6 +21,7 @@ from service.api.http.errors import OLLAMA_PATHS, is_anthropic
 from service.api.http.probes import PROBE_PATHS
 from service.api.openapi import (
     answers,
+    audio_answers,
     batch_answers,
     message_answers,
     ollama_answers,
@@ -37,6 +38,7 @@ from service.api.schema.wire import WireObject
 # The modules of the models that routes name.
 ANSWERS = (
     answers,
+    audio_answers,
     batch_answers,
     message_answers,
     ollama_answers,

@@ -16,7 +16,8 @@ class Model(AnswerObject):
     owned_by: str
     root: str
     """The name of the model under its first name."""
-    parent: None
+    parent: str | None
+    """The model that it updates, if it is an adapter; otherwise null."""
     max_model_len: int | None
     """Context length in tokens, prompt and completion together; for an encoder, the longest text. Null if it is not
     known before the model is loaded."""

@@ -20,6 +20,24 @@ _STEP = re.compile(rf"step-(\d+)/{re.escape(CONFIG)}")
 
 
 @dataclass(frozen=True)
+class AdapterFiles:
+    """The files of an adapter in a listing."""
+
+    step: int | None  # of a run, the newest; None if the listing is of the adapter's own folder
+    files: tuple[ObjectInfo, ...]
+
+
+def find_adapter(objects: Sequence[ObjectInfo]) -> AdapterFiles | None:
+    """Return the adapter that a listing holds, or the newest of a run; None if it has no complete one."""
+    steps = [int(match[1]) for info in objects if (match := _STEP.fullmatch(info.name))]
+    for step in (None, *sorted(steps, reverse=True)):
+        found = named(objects, [CONFIG, WEIGHTS], "" if step is None else f"step-{step}/")
+        if len(found) == 2:
+            return AdapterFiles(step, found)
+    return None
+
+
+@dataclass(frozen=True)
 class LocatedAdapter:
     """The files of an adapter, and what its configuration says."""
 
@@ -47,9 +65,9 @@ def locate_adapter(uri: str, open_source: OpenSource, variable: str = "ADAPTER_U
     """
     source = open_source(parse_location(uri, variable))
     objects = source.list()
-    steps = [int(match[1]) for info in objects if (match := _STEP.fullmatch(info.name))]
-    if not named(objects, [CONFIG]) and steps:
-        return locate_adapter(f"{source.uri.rstrip('/')}/step-{max(steps)}", open_source, variable)
+    complete = find_adapter(objects)
+    if complete is not None and complete.step is not None:
+        return locate_adapter(f"{source.uri.rstrip('/')}/step-{complete.step}", open_source, variable)
     found = named(objects, [CONFIG, WEIGHTS])
     _check_files(source.uri, objects, found)
     config_file = next(info for info in found if info.name == CONFIG)

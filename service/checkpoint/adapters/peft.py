@@ -6,10 +6,12 @@ Source: https://huggingface.co/docs/peft/package_reference/lora (LoraConfig), PE
 
 import logging
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import SchemaError
 
 from service.errors import RefusedAdapter
 
@@ -17,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 CONFIG = "adapter_config.json"
 MAX_PATTERN_CHARS, MAX_PATTERNS = 500, 10_000
-# A group that repeats, in which a regular expression may take exponential time.
-REPEATED_GROUP = re.compile(r"\)[*+{]")
 # Fields that change what an adapter computes. A value that is empty or false changes nothing.
 REFUSED = {
     "use_dora": "DoRA is not served; train with use_dora = false",
@@ -54,21 +54,38 @@ class AdapterConfig:
     base: str | None  # the name or path of the model that it was trained on
     rank: int
     alpha: float
-    ranks: Mapping[str, int]  # of the modules that a pattern matches
-    alphas: Mapping[str, float]
+    ranks: "tuple[Pattern[int], ...]"  # the first that matches decides
+    alphas: "tuple[Pattern[float], ...]"
     is_rank_stabilized: bool
 
     def rank_of(self, module: str) -> int:
         """Return the rank of a layer's update, by its name in the base model."""
-        return self.ranks.get(_first_match(self.ranks, module) or "", self.rank)
+        return next((pattern.value for pattern in self.ranks if pattern.matches(module)), self.rank)
 
     def scale_of(self, module: str) -> float:
         """Return the factor of a layer's update.
 
         Source: Kalajdzievski 2023, arXiv:2312.03732, section 3 (rank stabilization: the root of the rank).
         """
-        alpha, rank = self.alphas.get(_first_match(self.alphas, module) or "", self.alpha), self.rank_of(module)
+        alpha = next((pattern.value for pattern in self.alphas if pattern.matches(module)), self.alpha)
+        rank = self.rank_of(module)
         return alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank)
+
+
+@dataclass(frozen=True)
+class Pattern[Value]:
+    """A value of the modules whose names end with what a regular expression matches."""
+
+    value: Value
+    names: TypeAdapter[str]
+
+    def matches(self, module: str) -> bool:
+        """Return whether a module has the value, by its name in the base model."""
+        try:
+            self.names.validate_python(module)
+        except ValidationError:
+            return False
+        return True
 
 
 def read_adapter_config(uri: str, values: Mapping[str, Any]) -> AdapterConfig:
@@ -100,8 +117,10 @@ def read_adapter_config(uri: str, values: Mapping[str, Any]) -> AdapterConfig:
         base=base if isinstance(base, str) else None,
         rank=reading.rank("r", values.get("r", 8)),
         alpha=reading.alpha("lora_alpha", values.get("lora_alpha", 8)),
-        ranks={pattern: reading.rank("rank_pattern", value) for pattern, value in reading.patterns("rank_pattern")},
-        alphas={pattern: reading.alpha("alpha_pattern", value) for pattern, value in reading.patterns("alpha_pattern")},
+        ranks=tuple(Pattern(reading.rank("rank_pattern", v), names) for names, v in reading.patterns("rank_pattern")),
+        alphas=tuple(
+            Pattern(reading.alpha("alpha_pattern", v), names) for names, v in reading.patterns("alpha_pattern")
+        ),
         is_rank_stabilized=bool(values.get("use_rslora")),
     )
 
@@ -128,24 +147,24 @@ class _Reading:
             raise self.refuse(field, "is 0, so the adapter would have no effect")
         return float(value)
 
-    def patterns(self, field: str) -> list[tuple[str, Any]]:
-        """Return the pairs of a mapping from regular expressions, which others may have written."""
+    def patterns(self, field: str) -> "list[tuple[TypeAdapter[str], Any]]":
+        """Return the pairs of a mapping from regular expressions.
+
+        Others may have written them, so they are matched by pydantic's engine, which takes linear time.
+        Source: PEFT, `get_pattern_key` (a match ends with the name, and begins with it or behind a dot).
+        """
         patterns = self.values.get(field) or {}
         if not isinstance(patterns, dict) or len(patterns) > MAX_PATTERNS:
             raise self.refuse(field, f"is not a mapping of at most {MAX_PATTERNS} patterns")
-        for pattern in patterns:
-            if len(pattern) > MAX_PATTERN_CHARS or REPEATED_GROUP.search(pattern):
+        found = []
+        for pattern, value in patterns.items():
+            if len(pattern) > MAX_PATTERN_CHARS:
                 raise self.refuse(
-                    field,
-                    f"has {pattern[:80]!r}; a pattern has at most {MAX_PATTERN_CHARS} characters, no group repeats",
+                    field, f"has a pattern of {len(pattern)} characters; the limit is {MAX_PATTERN_CHARS}"
                 )
             try:
-                re.compile(pattern)
-            except re.error as error:
-                raise self.refuse(field, f"has {pattern[:80]!r}, which is no regular expression: {error}") from error
-        return list(patterns.items())
-
-
-def _first_match(patterns: Mapping[str, Any], module: str) -> str | None:
-    """Return the first pattern that matches the end of a module's name. Source: PEFT, `get_pattern_key`."""
-    return next((pattern for pattern in patterns if re.match(rf"(.*\.)?({pattern})$", module)), None)
+                names = TypeAdapter(Annotated[str, Field(pattern=rf"^(?:.*\.)?(?:{pattern})$")])
+            except SchemaError as error:
+                raise self.refuse(field, f"has {pattern[:80]!r}, which is no regular expression here") from error
+            found.append((names, value))
+        return found

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from service.api.backend import Lease, ModelState, ready_state
@@ -49,7 +50,7 @@ class ModelPool:
         entry = self._entry(name)
         with self._state.changed:
             model = self._state.models.get(entry.name)
-            if model is not None and model.entry.uri != entry.uri:
+            if model is not None and model.entry.address != entry.address:
                 model = self._begin_newer(entry)
             if model is None or not model.answering.is_open:
                 return None
@@ -167,7 +168,7 @@ class ModelPool:
     def _model(self, entry: ModelEntry) -> PooledModel:
         """Return the newest version of a model. The lock is held."""
         model = self._state.models.setdefault(entry.name, PooledModel(entry))
-        if model.entry.uri == entry.uri or model.state == "loading":
+        if model.entry.address == entry.address or model.state == "loading":
             return model
         if model.is_open:
             # The old version serves requests until the new one does, or until the policy evicts it.
@@ -205,7 +206,7 @@ class ModelPool:
         model = self._state.models.get(entry.name)
         answering = None if model is None else model.answering
         if model is not None and answering is not None and answering.is_open and answering.loaded is not None:
-            model.known = ready_state(answering.loaded.served)
+            model.known = replace(ready_state(answering.loaded.served), parent=entry.base)
             return model.known
         known = None if model is None else model.known
         facts = {} if known is None else dict(known.facts)
@@ -217,4 +218,5 @@ class ModelPool:
             state="loading" if model is not None and model.state == "loading" else "available",
             max_model_len=entry.max_model_len if known is None else known.max_model_len,
             facts=facts,
+            parent=entry.base,
         )

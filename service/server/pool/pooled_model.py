@@ -116,7 +116,7 @@ class PooledModel:
     def resident(self) -> Resident:
         """The model for the eviction policy."""
         return Resident(
-            name=self.entry.uri,
+            name=self.entry.address,
             num_bytes=self.num_bytes,
             num_open=self.num_open,
             last_used_s=self.last_used_s,

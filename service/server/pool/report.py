@@ -28,6 +28,7 @@ def model_report(
         "id": entry.name,
         "aliases": list(entry.aliases),
         "uri": known.entry.uri,
+        "adapter_uri": known.entry.adapter_uri,
         "state": known.state,
         "is_leaving": known.is_leaving,
         "keep_loaded": entry.keeps_loaded,

@@ -7,7 +7,7 @@
 Source: https://github.com/openai/whisper/blob/v20250625/whisper/transcribe.py
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -115,7 +115,7 @@ class _Attempt(NamedTuple):
 
 async def transcribe(
     decoder: WindowDecoder, model: SpeechModel, options: TranscribeOptions, *, clip: Window
-) -> AsyncIterator[Heard]:
+) -> AsyncGenerator[Heard]:
     """Yield what is heard in each window of a part of a recording, in order."""
     start_ids = _start_ids(model, options)
     previous = list(options.prompt_ids)

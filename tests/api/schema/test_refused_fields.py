@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from service.api.schema.audio import AudioRequest
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.api.schema.responses import ResponsesRequest
+from tests.api.hearing.scripted_speech import SpeechService
 from tests.api.scripted_engine import MODEL, Service
 from tests.api.vectors.scripted_encoder import EncoderService
 
@@ -21,6 +23,7 @@ ROUTES = {
     "/v1/messages": (MessagesRequest, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}),
     "/v1/messages/count_tokens": (CountTokensRequest, {"messages": [{"role": "user", "content": "hi"}]}),
     "/v1/embeddings": (EmbeddingsRequest, {"input": "hi"}),
+    "/v1/audio/transcriptions": (AudioRequest, {}),
 }
 REFUSED = [(path, name) for path, (body, _) in ROUTES.items() for name in sorted(body.refused)]
 HINTS = [(path, name) for path, (body, _) in ROUTES.items() for name in sorted(body.hints)]
@@ -30,6 +33,8 @@ NEUTRAL = [(path, name, value) for path, name in REFUSED for value in (None, *RO
 async def answer_of(path, *, strict_fields=False, **fields):
     if path == "/v1/embeddings":
         return await EncoderService(strict_fields=strict_fields).post(path, **ROUTES[path][1] | fields)
+    if ROUTES[path][0] is AudioRequest:
+        return await SpeechService(strict_fields=strict_fields).hear(path, **fields)
     return await Service(strict_fields=strict_fields).post(path, {"model": MODEL} | ROUTES[path][1] | fields)
 
 

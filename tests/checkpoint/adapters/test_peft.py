@@ -72,7 +72,8 @@ def test_the_first_pattern_that_matches_wins():
         ("rank_pattern", ["q_proj"]),
         ("rank_pattern", {"q_proj(": 2}),
         ("alpha_pattern", {"q_proj": 0}),
-        ("alpha_pattern", {"(a+)+b": 2}),
+        ("alpha_pattern", {r"(?=a)\1": 2}),
+        ("alpha_pattern", {"(((a{100}){100}){100}){100}": 2}),
         ("alpha_pattern", {"a" * 501: 2}),
     ],
 )
@@ -81,6 +82,12 @@ def test_what_is_not_served_is_refused_by_file_and_field(field: str, value: obje
         read(**{field: value})
     assert (caught.value.file, caught.value.field) == (CONFIG, field)
     assert str(caught.value).startswith(f"gs://b/a: {CONFIG}: {field}: ")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("pattern", ["(a+)+b", "(.|.)" * 60 + "b", ".*" * 100 + "b", "(.*)*b"])
+def test_a_hostile_pattern_takes_no_time(pattern: str):
+    assert read(alpha_pattern={pattern: 3}).scale_of("a" * 200) == 2
 
 
 def test_what_concerns_training_alone_is_accepted_and_what_is_unknown_is_told(caplog: pytest.LogCaptureFixture):

@@ -84,6 +84,6 @@ class FakeLoading:
 
 
 def pool_of(loads, *names, max_models=2, max_waiting=50, load_wait_s=WAIT_S, metrics=None, **facts):
-    entries = [ModelEntry(name=name, uri=f"/models/{name}", **facts.get(name, {})) for name in names]
+    entries = [ModelEntry(name=name, **({"uri": f"/models/{name}"} | facts.get(name, {}))) for name in names]
     limits = PoolLimits(max_models=max_models, max_waiting=max_waiting, load_wait_s=load_wait_s)
     return ModelPool(Catalogue(entries), loads, limits, Metrics() if metrics is None else metrics)

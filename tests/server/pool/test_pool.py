@@ -65,6 +65,16 @@ async def test_the_least_recently_used_model_makes_room():
     assert loaded(pool) == ["a", "c"]
 
 
+async def test_a_model_and_the_same_one_with_an_adapter_go_apart():
+    loads = FakeLoads()
+    same = {"uri": "/models/a", "adapter_uri": "/adapters/b", "base": "a"}
+    pool = pool_of(loads, *"abc", b=same)
+    for name in "bac":
+        assert await use(pool, name) == name
+    assert loads.log == ["load b", "load a", "unload b", "load c"]
+    assert {state.names[0]: state.parent for state in pool.listed()} == {"a": None, "b": "a", "c": None}
+
+
 async def test_the_bytes_decide_and_not_the_number_alone():
     loads = FakeLoads(a=40, b=40, c=60)
     pool = pool_of(loads, *"abc", max_models=3)

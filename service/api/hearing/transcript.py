@@ -1,0 +1,232 @@
+"""A recording of a request to its transcript: whole, without its silences, or in parts at the same time."""
+
+import asyncio
+import math
+import secrets
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from service.api.http.call import Call
+from service.api.schema.audio import AudioRequest, ServerVad
+from service.api.served import ServedSpeechModel, WindowTerms
+from service.engine.request import BACKGROUND_PRIORITY
+from service.errors import InvalidParameter
+from service.media.log_mel import FRAMES_PER_S, HOP_SIZE, Recording
+from service.media.samples import SAMPLING_RATE, Sound, Span
+from service.media.speech_parts import JoinedSpeech, grouped
+from service.media.voice_activity import VoiceActivity
+from service.observability.clock import Clock, QueueDeadline
+from service.text.speech.languages import language_code
+from service.text.speech.model import SpeechModel
+from service.text.speech.transcribe import (
+    TEMPERATURES,
+    Heard,
+    Segment,
+    TranscribeOptions,
+    Window,
+    WindowDecoder,
+    first_window,
+    transcribe,
+)
+
+ENGLISH = "en"
+PARTS_AT_ONCE = 8  # of one recording
+TEMPERATURE_STEP = 0.2
+
+
+@dataclass
+class Transcript:
+    """What has been heard so far, and what it took."""
+
+    duration_s: float
+    language: str = ENGLISH  # its code
+    segments: list[Segment] = field(default_factory=list[Segment])
+    num_windows: int = 0
+    num_decodings: int = 0
+    num_tokens: int = 0  # of all decodings
+    num_text_tokens: int = 0  # of the transcript
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(segment.text for segment in self.segments).strip()
+
+    def add(self, heard: Heard) -> None:
+        """Add what was heard in a window; segments in which nothing was said are left out."""
+        said = [segment for segment in heard.segments if segment.text]
+        self.segments += said
+        self.num_windows += 1
+        self.num_decodings += heard.num_decodings
+        self.num_tokens += heard.num_tokens
+        self.num_text_tokens += sum(len(segment.token_ids) for segment in said)
+
+
+def activity_of(body: AudioRequest) -> VoiceActivity | None:
+    """Return how to look for speech; None if the request does not ask for it."""
+    if body.vad_filter:
+        return VoiceActivity()
+    if body.chunking_strategy is None:
+        return None
+    strategy = ServerVad(type="server_vad") if body.chunking_strategy == "auto" else body.chunking_strategy
+    return VoiceActivity(strategy.threshold, strategy.silence_duration_ms / 1000, strategy.prefix_padding_ms / 1000)
+
+
+def options_of(body: AudioRequest, model: SpeechModel, *, is_translated: bool) -> TranscribeOptions:
+    """Return how the windows are decoded, but for a language that is still to be detected.
+
+    Raises:
+        InvalidParameter: the model does not know the language, or translates none, or a text is too long.
+    """
+    prompt_ids = _before(body.prompt, model, "prompt")
+    hotword_ids = _before(body.hotwords, model, "hotwords")
+    if is_translated and not model.tokens.is_multilingual:
+        message = f"Invalid 'model': '{body.model}' knows English alone, so it translates nothing."
+        raise InvalidParameter(message, param="model")
+    return TranscribeOptions(
+        language=_language(body, model),
+        is_translated=is_translated,
+        temperatures=temperatures_from(body.temperature),
+        prompt_ids=prompt_ids,
+        hotword_ids=hotword_ids,
+        has_previous_text=body.condition_on_previous_text,
+        has_words=body.has_words,
+    )
+
+
+def temperatures_from(first: float) -> tuple[float, ...]:
+    """Return the temperatures that are tried in turn: from the first one in steps of 0.2 up to 1."""
+    if not first:
+        return TEMPERATURES
+    return tuple(first + TEMPERATURE_STEP * step for step in range(int((1 + 1e-6 - first) / TEMPERATURE_STEP) + 1))
+
+
+def _language(body: AudioRequest, model: SpeechModel) -> str | None:
+    if body.language is None:
+        return None
+    code = language_code(body.language)
+    known = model.tokens.languages if model.tokens.is_multilingual else (ENGLISH,)
+    if code is None or code not in known:
+        reason = "knows English alone" if not model.tokens.is_multilingual else "does not know this language"
+        message = f"Invalid 'language': the model '{body.model}' {reason}. Send one of {len(known)} ISO 639-1 codes, "
+        raise InvalidParameter(message + "such as 'en', or leave it out.", param="language")
+    return code
+
+
+def _before(text: str | None, model: SpeechModel, param: str) -> tuple[int, ...]:
+    """Return the tokens of a text before windows.
+
+    Raises:
+        InvalidParameter: it has more of them than there is room for, or names a token that is not text.
+    """
+    if text is None or not text.strip():
+        return ()
+    ids = model.prompt_ids(text, param)
+    if any(token_id >= model.tokens.end for token_id in ids):
+        message = f"Invalid '{param}': it has the name of a token that is not text, such as '<|startoftranscript|>'."
+        raise InvalidParameter(message, param=param)
+    if len(ids) > model.max_prompt_tokens:
+        message = f"Invalid '{param}': {len(ids)} tokens are over the limit of {model.max_prompt_tokens}. Shorten it."
+        raise InvalidParameter(message, param=param)
+    return tuple(ids)
+
+
+async def hear(
+    call: Call, model: ServedSpeechModel, body: AudioRequest, sound: Sound, options: TranscribeOptions
+) -> AsyncGenerator[Transcript]:
+    """Yield the transcript after each window, in order; it is one object that grows.
+
+    Raises:
+        Overloaded, Draining, EngineStopped: the engine does not accept a window now.
+        EngineError: the engine failed.
+    """
+    speech = model.speech
+    transcript = Transcript(len(sound.samples) / SAMPLING_RATE)
+    joined = JoinedSpeech(sound.samples, sound.speech) if body.vad_filter and sound.speech is not None else None
+    samples = sound.samples if joined is None else joined.samples
+    recording = Recording(samples, num_mels=speech.num_mels, window_frames=speech.window_frames)
+    parts = [Window(0, recording.num_frames)]
+    if body.chunking_strategy is not None and sound.speech is not None:
+        parts = _parts(sound.speech, speech.window_frames, recording.num_frames)
+    async with model.listen(recording, _terms(call, body)) as decoder:
+        if options.language is None and speech.tokens.is_multilingual:
+            first = parts[0] if parts else Window(0, 0)
+            options = replace(options, language=await decoder.detect_language(first_window(speech, first)))
+        transcript.language = options.language or ENGLISH
+        async with aclosing(_heard(decoder, speech, options, parts)) as found:
+            async for heard in found:
+                transcript.add(heard if joined is None else _restored(heard, joined.original_s))
+                yield transcript
+    if not transcript.num_windows:
+        yield transcript
+
+
+def _terms(call: Call, body: AudioRequest) -> WindowTerms:
+    def wait(num_tokens: int, clock: Clock) -> QueueDeadline | None:
+        call.clocks.append(clock)
+        return call.wait_in_queue(num_tokens)
+
+    return WindowTerms(
+        request_id=call.id,
+        seed=secrets.randbits(63) if body.seed is None else body.seed,
+        priority=BACKGROUND_PRIORITY if call.is_background else 0,
+        flow=call.key.name,
+        weight=call.key.weight,
+        cache_salt=call.cache_salt,
+        wait=wait,
+    )
+
+
+def _parts(speech: Sequence[Span], window_frames: int, num_frames: int) -> list[Window]:
+    """Return the parts that are decoded at the same time, each at most one window unless somebody speaks on."""
+    parts: list[Window] = []
+    for span in grouped(speech, window_frames * HOP_SIZE):
+        begin, end = span.begin // HOP_SIZE, min(num_frames, math.ceil(span.end / HOP_SIZE))
+        if end > begin:
+            parts.append(Window(begin, end - begin))
+    return parts
+
+
+async def _heard(
+    decoder: WindowDecoder, model: SpeechModel, options: TranscribeOptions, parts: Sequence[Window]
+) -> AsyncGenerator[Heard]:
+    """Yield what is heard in parts that are decoded a few at a time, in order."""
+    if len(parts) == 1:
+        async for heard in transcribe(decoder, model, options, clip=parts[0]):
+            yield heard
+        return
+    at_once = asyncio.Semaphore(PARTS_AT_ONCE)
+
+    async def collect(part: Window) -> list[Heard]:
+        async with at_once:
+            return [heard async for heard in transcribe(decoder, model, options, clip=part)]
+
+    tasks = [asyncio.create_task(collect(part)) for part in parts]
+    try:
+        for task in tasks:
+            for heard in await task:
+                yield heard
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _restored(heard: Heard, original_s: Callable[..., float]) -> Heard:
+    """Return what was heard, with the times that it had before silences were cut out."""
+
+    def at(start: float, end: float) -> tuple[float, float]:
+        begun = original_s(start)
+        return round(begun, 2), round(max(begun, original_s(end, is_end=True)), 2)
+
+    def restored(segments: Iterable[Segment]) -> Iterable[Segment]:
+        for segment in segments:
+            words = []
+            for word in segment.words:
+                start, end = at(word.start, word.end)
+                words.append(word._replace(start=start, end=end))
+            start, end = at(segment.start, segment.end)
+            seek = round(original_s(segment.seek / FRAMES_PER_S) * FRAMES_PER_S)
+            yield replace(segment, seek=seek, start=start, end=end, words=tuple(words))
+
+    return heard._replace(segments=tuple(restored(heard.segments)))

@@ -1,0 +1,158 @@
+"""A multipart form with one file, in memory; nothing of it is written anywhere.
+
+Source: https://www.rfc-editor.org/rfc/rfc7578
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, override
+
+import jiter
+from fastapi import Request
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
+
+from service.api.http.call import call_of
+from service.api.schema.wire import WireObject, checked
+from service.errors import ClientDisconnected, InvalidParameter, MissingParameter, RequestError, UnsupportedMediaType
+
+MEDIA_TYPE = "multipart/form-data"
+MAX_FIELDS, MAX_FIELD_BYTES = 64, 8 * 1024
+FORM_BYTES = 16 * 1024  # of a form besides its file
+MAX_PART_HEADERS, MAX_PART_HEADER_BYTES = 8, 1024
+MAX_NAME_CHARS = 64  # of a field; longer names are cut in errors
+FILE = "file"
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+class Form(NamedTuple):
+    """The fields of a form as a JSON object, and its file."""
+
+    document: dict[str, Any]
+    content: bytes
+
+
+def form_body[T: WireObject](kind: type[T]) -> Callable[[Request], Any]:
+    """Return a FastAPI dependency that reads a form, and returns its checked fields and its file."""
+
+    async def read(request: Request) -> tuple[T, bytes]:
+        form = await read_form(request)
+        body = checked(kind, _typed(kind, form.document))
+        call_of(request.scope).ignored.add(body.ignored)
+        return body, form.content
+
+    return read
+
+
+async def read_form(request: Request) -> Form:
+    """Return the form of a request.
+
+    A field that is named `a[]`, or is there several times, is a list; `a[b]` is the field `b` of an object. Values are
+    texts.
+
+    Raises:
+        RequestError: the body is no form, or has too many parts.
+        MissingParameter: it has no file.
+        InvalidParameter: a field is there twice, or the file is none.
+        ClientDisconnected: the client disconnected first.
+    """
+    if not request.headers.get("content-type", "").startswith(MEDIA_TYPE):
+        raise UnsupportedMediaType(f"Content-Type must be {MEDIA_TYPE}.")
+    parser = _Parser(
+        request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
+    )
+    try:
+        return await _read(await parser.parse())
+    except MultiPartException as error:
+        raise RequestError(f"The request's body is not a valid form: {error.message}") from None
+    except ClientDisconnect:
+        raise ClientDisconnected from None
+    finally:
+        parser.close_files()
+
+
+async def _read(fields: FormData) -> Form:
+    document: dict[str, Any] = {}
+    content = None
+    for name, value in fields.multi_items():
+        if not isinstance(value, UploadFile):
+            _add(document, name, value)
+        elif name == FILE:
+            content = await value.read()
+        else:
+            param = name[:MAX_NAME_CHARS]
+            raise InvalidParameter(f"Invalid '{param}': a file must be in the field 'file'.", param=param)
+    if content is not None:
+        return Form(document, content)
+    if FILE in document:
+        raise InvalidParameter("Invalid 'file': it must be a file, with a name.", param=FILE)
+    raise MissingParameter(FILE)
+
+
+class _Parser(MultiPartParser):
+    """Keeps files in memory, whose size the limit of the body bounds, and bounds the headers of parts."""
+
+    spool_max_size = 2**62
+
+    def close_files(self) -> None:
+        """Free the files, those of incomplete parts included."""
+        for file in self._files_to_close_on_error:
+            file.close()
+
+    @override
+    def on_header_field(self, data: bytes, start: int, end: int) -> None:
+        if len(self._current_part.item_headers) >= MAX_PART_HEADERS:
+            raise MultiPartException(f"A part has more than {MAX_PART_HEADERS} headers.")
+        self._check_header(end - start)
+        super().on_header_field(data, start, end)
+
+    @override
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._check_header(end - start)
+        super().on_header_value(data, start, end)
+
+    def _check_header(self, num_more: int) -> None:
+        size = len(self._current_partial_header_name) + len(self._current_partial_header_value) + num_more
+        if size > MAX_PART_HEADER_BYTES:
+            raise MultiPartException(f"A part has a header of more than {MAX_PART_HEADER_BYTES} bytes.")
+
+
+def _add(document: dict[str, Any], name: str, text: str) -> None:
+    outer, bracket, inner = name.partition("[")
+    inner = inner.removesuffix("]")
+    if inner:
+        target = document.setdefault(outer, {})
+        if not isinstance(target, dict) or inner in target:
+            param = name[:MAX_NAME_CHARS]
+            raise InvalidParameter(f"Invalid '{param}': it is there twice.", param=param)
+        target[inner] = text
+    elif bracket or outer in document:
+        known = document.get(outer, [])
+        document[outer] = [*(known if isinstance(known, list) else [known]), text]
+    else:
+        document[outer] = text
+
+
+def _typed(kind: type[WireObject], document: dict[str, Any]) -> dict[str, Any]:
+    """Return a form's fields with the values that JSON has for those that are not texts."""
+    texts = {name for name, field in kind.model_fields.items() if field.annotation in (str, str | None)}
+    return {name: value if name in texts else _valued(value) for name, value in document.items()}
+
+
+def _valued(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _valued(inner) for name, inner in value.items()}
+    return scalar(value) if isinstance(value, str) else value
+
+
+def scalar(text: str) -> Any:
+    """Return what a text of a form stands for: true, false, a number, an object; otherwise the text."""
+    word = text.strip().lower()
+    if word in _WORDS:
+        return _WORDS[word]
+    if word[:1] in "-0123456789{" and word:
+        try:
+            return jiter.from_json(text.strip().encode(), allow_inf_nan=False, catch_duplicate_keys=True)
+        except ValueError:
+            return text
+    return text

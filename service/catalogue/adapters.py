@@ -1,0 +1,99 @@
+"""Adapters in a listing: each is a model of its own, loaded as its base model with the adapter merged into it."""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from service.catalogue.entry import ListedModel, ModelEntry
+from service.catalogue.names import NameIndex, hyphenated
+from service.errors import AmbiguousModel, CheckpointError, UnknownModel
+
+logger = logging.getLogger(__name__)
+
+NUM_READERS = 16
+
+type ReadBase = Callable[[str], str | None]  # from an adapter's address to the model that it was trained on
+
+
+class ListedAdapters:
+    """Finds the base models of listed adapters; the configuration of each version is read once."""
+
+    def __init__(self, uri: str, read_base: ReadBase) -> None:
+        """Create the index.
+
+        Args:
+            uri: the folder that was listed.
+            read_base: reads an adapter's configuration, blocking; raises CheckpointError if it is not served.
+        """
+        self._uri, self._read_base = uri, read_base
+        self._bases: dict[tuple[str, str], str | None] = {}  # by name and version
+
+    def entries(
+        self, adapters: Sequence[ListedModel], models: Sequence[ModelEntry], described: Sequence[ModelEntry]
+    ) -> list[ModelEntry]:
+        """Return the entries of adapters whose base model is among `models`; the log names the others.
+
+        Args:
+            adapters: the listed folders of adapters.
+            models: the entries of all models.
+            described: entries without an address, whose names and options those of adapters take.
+        """
+        self._read_new(adapters)
+        own = {hyphenated(entry.name): entry for entry in described}
+        taken = {hyphenated(name) for entry in models for name in entry.names}
+        index, found = NameIndex(models), []
+        for adapter in adapters:
+            if hyphenated(adapter.name) in taken:
+                logger.warning("an adapter has the name of a model", extra={"adapter": adapter.name})
+                continue
+            if (base := self._find(adapter, index, models)) is not None:
+                uri = f"{self._uri}/{adapter.name}" + ("" if adapter.step is None else f"/step-{adapter.step}")
+                inherited = replace(base, name=adapter.name, aliases=(), is_preloaded=False, keeps_loaded=False)
+                options = own.get(hyphenated(adapter.name), inherited)
+                found.append(_entry(options, base, uri, adapter.version))
+        return found
+
+    def _read_new(self, adapters: Sequence[ListedModel]) -> None:
+        keys = {(adapter.name, adapter.version): f"{self._uri}/{adapter.name}" for adapter in adapters}
+        self._bases = {key: base for key, base in self._bases.items() if key in keys}
+        new = {key: uri for key, uri in keys.items() if key not in self._bases}
+        with ThreadPoolExecutor(NUM_READERS, thread_name_prefix="adapters") as pool:
+            self._bases |= dict(zip(new, pool.map(self._base_of, new.values()), strict=True))
+
+    def _base_of(self, uri: str) -> str | None:
+        try:
+            return self._read_base(uri)
+        except CheckpointError as error:
+            logger.warning("skipping an adapter of the catalogue", extra={"reason": str(error)})
+            return None
+
+    def _find(self, adapter: ListedModel, index: NameIndex, models: Sequence[ModelEntry]) -> ModelEntry | None:
+        """Return the base model: the one of this address, of this name, or of the last part of the name."""
+        base = self._bases[(adapter.name, adapter.version)]
+        if base is None:
+            return None
+        address = base.rstrip("/")
+        for entry in models:
+            if entry.uri.rstrip("/") in (address, f"hf://{address}"):
+                return entry
+        for name in (address, address.rpartition("/")[2]):
+            try:
+                return index.find(name)
+            except (UnknownModel, AmbiguousModel):
+                continue
+        logger.warning("the base model of an adapter is not served", extra={"adapter": adapter.name, "base": base})
+        return None
+
+
+def _entry(options: ModelEntry, base: ModelEntry, uri: str, version: str) -> ModelEntry:
+    return replace(
+        options,
+        uri=base.uri,
+        step=base.step,
+        generations=base.generations,
+        tokenizer_uri=options.tokenizer_uri or base.tokenizer_uri,
+        adapter_uri=uri,
+        base=base.name,
+        version=f"{base.version} {version}",
+    )
