@@ -46,7 +46,7 @@ class BareSteps:
             num_slots=self._shapes.num_slots,
             num_pages=self._shapes.num_pages,
             page_size=self._shapes.page_size,
-            chunking=Chunking(self._shapes.prefill),
+            chunking=Chunking.of(self._shapes),
         )
         for i, prompt in enumerate(prompts):
             scheduler.add(Request(str(i), tuple(prompt), output_tokens, sampling=Sampling(temperature=0.0)))

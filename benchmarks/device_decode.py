@@ -26,9 +26,9 @@ from benchmarks.machine import describe_machine
 from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
-from service.engine.shapes import Bucket, EngineShapes, StepKind
+from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.inputs import StepInputs, empty_step
-from service.engine.steps.keys import ProgramKey, Sample, SamplingPart, Whole, initial_keys, step_keys
+from service.engine.steps.keys import ProgramKey, Sample, Sampler, Whole, initial_keys, step_keys
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.products.linear import choose_products
@@ -131,11 +131,11 @@ def _measure(
     )
     model = Decoder(config, dtype, choice.kernel(), choose_products(mesh, dtype), mesh=mesh)
     weights = random_weights(model, dtype)
-    bucket = shapes.decode_grid.smallest(Bucket(batch, 1))
+    bucket = Bucket(batch, 0)
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
-    choice_of_tokens = SamplingPart.GREEDY if shapes.has_sampling_variants else SamplingPart.CHOOSE
-    parts: set[ProgramKey] = {Sample(choice_of_tokens, batch), *step_keys(StepKind.DECODE, bucket, model.layer_groups)}
-    step = {Whole(choice_of_tokens, bucket)} if shapes.has_whole_steps else parts
+    sampler = Sampler.GREEDY if shapes.has_sampling_variants else Sampler.GENERAL
+    parts: set[ProgramKey] = {Sample(sampler, batch), *step_keys(bucket, model.layer_groups, shapes)}
+    step = {Whole(sampler, bucket)} if shapes.has_whole_steps else parts
     needed = {str(key) for key in (*initial_keys(model.layer_groups), *step)}
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
@@ -147,7 +147,7 @@ def _measure(
         started = time.perf_counter()
         sampled: Any = None
         for inputs_of_step in inputs:
-            sampled = runner.decode(bucket, inputs_of_step, choice_of_tokens)
+            sampled = runner.decode(bucket, inputs_of_step, sampler)
         np.asarray(sampled.token_ids)
         return (time.perf_counter() - started) / options.steps
 
@@ -189,7 +189,7 @@ def _inputs(shapes: EngineShapes, bucket: Bucket, positions: np.ndarray) -> Step
     num_slots = shapes.num_slots
     inputs = empty_step(bucket, shapes)
     pages = np.random.RandomState(0).permutation(shapes.num_pages).reshape(num_slots, -1)
-    inputs.start[:], inputs.num_tokens[:], inputs.sample_slots[:] = positions, 1, np.arange(num_slots)
+    inputs.starts[:], inputs.num_tokens[:], inputs.sampled[:] = positions, 1, positions + 1
     inputs.page_table[:, : pages.shape[1]] = pages
     return inputs
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging
 from service.models.interface import LayerGroup, LayerGroupInputs, Weights
 from service.models.weight_spec import WeightSpec
 
@@ -46,8 +47,8 @@ class HandCountedModel:
         return ()
 
     def embed(
-        self, weights: Weights, token_ids: Int[Array, "seq token"], positions: Int[Array, "seq token"]
-    ) -> tuple[Float[Array, "seq token hidden"], tuple[()]]:
+        self, weights: Weights, token_ids: Int[Array, " token"], positions: Int[Array, " token"]
+    ) -> tuple[Float[Array, "token hidden"], tuple[()]]:
         """Return the token ids as hidden states."""
         return token_ids[..., None].astype(jnp.float32), ()
 
@@ -57,19 +58,27 @@ class HandCountedModel:
 
     def run_layer_group(
         self, group: LayerGroup, weights: list[Array], cache: TokenPages, inputs: LayerGroupInputs
-    ) -> tuple[Float[Array, "seq token hidden"], TokenPages]:
+    ) -> tuple[Float[Array, "token hidden"], TokenPages]:
         """Write the tokens into their pages, and return the sum of each token's context."""
-        token_ids, paging = inputs.hidden[..., 0].astype(jnp.int32), inputs.paging
-        width = token_ids.shape[1]
-        num_pages, page_size = cache.token_ids.shape
-        page_ids, offsets = paging.destinations(width, num_pages=num_pages, page_size=page_size)
-        pages = cache.token_ids.at[page_ids, offsets].set(token_ids, mode="drop")
-        context = pages[paging.page_table].reshape(token_ids.shape[0], -1)
-        positions = paging.positions(width)
-        is_seen = jnp.arange(context.shape[1])[None, None, :] <= positions[:, :, None]
-        sums = jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1)
-        return sums[..., None].astype(jnp.float32), TokenPages(pages)
+        sums, cache = inputs.regions.attend(_sum_context, (inputs.hidden[..., 0].astype(jnp.int32),), cache)
+        return sums[..., None].astype(jnp.float32), cache
 
-    def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
+    def logits(
+        self, weights: Weights, hidden: Float[Array, "sample hidden"], num_used: Int[Array, ""]
+    ) -> Float[Array, "sample vocab"]:
         """Return logits with a peak at the sum modulo the vocabulary."""
         return jax.nn.one_hot(hidden[:, 0].astype(jnp.int32) % self.vocab_size, self.vocab_size) * 10
+
+
+def _sum_context(
+    arrays: tuple[Int[Array, "seq token"]], cache: TokenPages, paging: Paging
+) -> tuple[Int[Array, "seq token"], TokenPages]:
+    [token_ids] = arrays
+    width = token_ids.shape[1]
+    num_pages, page_size = cache.token_ids.shape
+    page_ids, offsets = paging.destinations(width, num_pages=num_pages, page_size=page_size)
+    pages = cache.token_ids.at[page_ids, offsets].set(token_ids, mode="drop")
+    context = pages[paging.page_table].reshape(token_ids.shape[0], -1)
+    positions = paging.positions(width)
+    is_seen = jnp.arange(context.shape[1])[None, None, :] <= positions[:, :, None]
+    return jnp.sum(jnp.where(is_seen, context[:, None, :], 0), axis=-1), TokenPages(pages)

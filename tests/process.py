@@ -20,7 +20,7 @@ START_TIMEOUT_S = 280
 STOP_TIMEOUT_S = 30
 
 
-def run_on_devices(module: str, *arguments: str, num_devices: int) -> Any:
+def run_on_devices(module: str, *arguments: str, num_devices: int, timeout_s: float = START_TIMEOUT_S) -> Any:
     """Run a module of the tests in a process with so many CPU devices; return what it prints, as parsed JSON."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
@@ -28,7 +28,7 @@ def run_on_devices(module: str, *arguments: str, num_devices: int) -> Any:
         env=os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"},
         capture_output=True,
         text=True,
-        timeout=START_TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from benchmarks.device_decode import LLAMA_8B, PAGE_SIZE, TINY, random_weights
 from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
-from service.engine.shapes import Bucket, EngineShapes, StepKind
+from service.engine.shapes import EngineShapes
 from service.engine.steps.inputs import empty_step
 from service.engine.steps.keys import initial_keys, step_keys
 from service.engine.steps.programs import engine_programs
@@ -52,17 +52,18 @@ def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bo
         max_prefill_tokens=num_tokens,
     )
     model = Decoder(config, DTYPE, choice.kernel(), choose_products(mesh, DTYPE), mesh=mesh)
-    bucket = shapes.prefill_grid.smallest(Bucket(1, num_tokens))
+    bucket = max(shapes.prompt_buckets)
     groups = model.layer_groups
-    needed = {str(key) for key in (*initial_keys(groups), *step_keys(StepKind.PREFILL, bucket, groups))}
+    needed = {str(key) for key in (*initial_keys(groups), *step_keys(bucket, groups, shapes))}
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
     runner = Runner(shapes, model.layer_groups, random_weights(model, DTYPE), executables)
     inputs = empty_step(bucket, shapes)
-    inputs.num_tokens[0] = num_tokens
-    inputs.page_table[0, : shapes.num_pages] = np.random.RandomState(0).permutation(shapes.num_pages)
-    step_s = _median_s(lambda: [runner.run_model(StepKind.PREFILL, bucket, inputs) for _ in range(STEPS)][-1]) / STEPS
+    inputs.row_starts[:] = np.arange(bucket.num_rows) * shapes.row_tokens
+    inputs.row_tokens[:] = shapes.row_tokens
+    inputs.page_table[1:, : shapes.num_pages] = np.random.RandomState(0).permutation(shapes.num_pages)
+    step_s = _median_s(lambda: [runner.run_model(bucket, inputs) for _ in range(STEPS)][-1]) / STEPS
     share = _flops(config, num_tokens) / step_s / peak
     return {
         "check": f"a prompt of {num_tokens} tokens",

@@ -1,19 +1,20 @@
 """A plan as the padded arrays of one bucket, in the form in which its step's programs take them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt
+from jaxtyping import Array, Float, UInt
 
 from service.engine.request import Request, Sampling
 from service.engine.schedule.plan import Plan, PlannedSequence
-from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, StepKind
+from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
 from service.engine.steps.inputs import (
     NO_TOKEN,
     CountInputs,
     OptionInputs,
     Options,
+    PromptInputs,
     StepInputs,
     empty_count,
     empty_options,
@@ -21,7 +22,7 @@ from service.engine.steps.inputs import (
     neutral_options,
     scalar,
 )
-from service.engine.steps.keys import SamplingPart
+from service.engine.steps.keys import Sampler
 from service.engine.token_mask import ALL_ALLOWED
 
 
@@ -31,101 +32,109 @@ class PackedStep(NamedTuple):
     plan: Plan
     bucket: Bucket
     best_bucket: Bucket  # the one to run in if all were compiled
-    indices: list[int]  # of each planned sequence in the arrays
     inputs: StepInputs
-    choice: SamplingPart | None  # the program that suffices to choose tokens; None if no prompt's end is reached
-    is_adjusted: bool  # whether an option of a sequence changes the logits of the token that it samples
+    sampler: Sampler | None  # the one that suffices; None if nothing is sampled
     is_constrained: bool  # whether the logits of a sequence also depend on its tokens up to the step before
     has_logprobs: bool  # whether log-probabilities of sampled tokens are requested
-    options: OptionInputs | None  # of a prefill's sequences; None if none of them samples a token
-    counts: list[CountInputs]  # of each sequence with penalties that samples its first token
+    options: OptionInputs | None  # of sequences whose prompts end in this step; None if there are none
+    counts: list[CountInputs]  # of each of those that has penalties
     prompt_targets: list[tuple[int, ...]]  # of each sequence, the tokens whose log-probabilities it requests
 
     @property
-    def is_plain(self) -> bool:
-        """Whether every sequence of a decode step has its token chosen, and none asks for more of its sampling."""
-        return self.plan.kind is StepKind.DECODE and not (self.is_adjusted or self.is_constrained or self.has_logprobs)
+    def slots(self) -> list[int]:
+        """The slot of each sequence."""
+        return [planned.slot for planned in self.plan.seqs]
 
 
 def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedStep:
     """Lay a plan out in the arrays of the smallest bucket that is available and holds it."""
-    is_prefill = plan.kind is StepKind.PREFILL
-    indices = list(range(len(plan.seqs))) if is_prefill else [planned.slot for planned in plan.seqs]
-    needed = Bucket(num_seqs=max(indices) + 1, num_tokens=max(planned.num_tokens for planned in plan.seqs))
-    bucket = available.grids[plan.kind].smallest(needed)
+    decodes = [planned for planned in plan.seqs if not planned.token_ids]
+    prompts = [planned for planned in plan.seqs if planned.token_ids]
+    rows = [row for planned in prompts for row in _rows(planned, shapes.row_tokens)]
+    needed = Bucket(max((planned.slot + 1 for planned in decodes), default=0), len(rows))
+    bucket = shapes.smallest(available.buckets, needed)
+    inputs = empty_step(bucket, shapes)
+    for planned in decodes:
+        slot = planned.slot
+        inputs.starts[slot], inputs.num_tokens[slot], inputs.places[slot] = planned.start, 1, slot
+        inputs.page_table[slot, : len(planned.sequence.pages)] = planned.sequence.pages
+    _pack_rows(rows, inputs, bucket, shapes)
     sampled = [planned for planned in plan.seqs if planned.is_sampled]
-    requests = [planned.sequence.request for planned in sampled]
+    for planned in sampled:
+        inputs.sampled[planned.slot] = planned.start + planned.num_tokens
+    ending = [planned for planned in prompts if planned.is_sampled]
     return PackedStep(
         plan,
         bucket,
-        bucket if available.is_complete else _best_bucket(plan, needed, shapes),
-        indices,
-        _pack_inputs(plan, indices, empty_step(bucket, shapes)),
-        choice=_sufficient_choice(requests, shapes) if requests else None,
-        is_adjusted=any(map(_is_adjusted, sampled)),
-        is_constrained=any(request.constraint is not None for request in requests),
-        has_logprobs=any(request.sampling.num_logprobs is not None for request in requests),
-        options=_pack_slot_options(plan, shapes) if is_prefill and requests else None,
-        counts=[
-            _pack_count(planned, shapes)
-            for planned in sampled
-            if is_prefill and planned.sequence.request.sampling.has_penalties
-        ],
+        bucket if available.is_complete else shapes.smallest(shapes.buckets, _most_useful(needed, prompts, shapes)),
+        inputs,
+        sampler=_sufficient_sampler(sampled, shapes) if sampled else None,
+        is_constrained=any(planned.sequence.request.constraint is not None for planned in sampled),
+        has_logprobs=any(planned.sequence.request.sampling.num_logprobs is not None for planned in sampled),
+        options=_pack_slot_options(ending, shapes) if ending else None,
+        counts=[_pack_count(planned, shapes) for planned in ending if planned.sequence.request.sampling.has_penalties],
         prompt_targets=[_prompt_targets(planned) for planned in plan.seqs],
     )
 
 
-def _pack_inputs(plan: Plan, indices: Iterable[int], inputs: StepInputs) -> StepInputs:
-    """Write the sequences of a plan over padding."""
-    for index, planned in zip(indices, plan.seqs, strict=True):
-        if planned.token_ids:
-            inputs.token_ids[index, : len(planned.token_ids)] = planned.token_ids
-        inputs.start[index] = planned.start
-        inputs.num_tokens[index] = planned.num_tokens
-        inputs.page_table[index, : len(planned.sequence.pages)] = planned.sequence.pages
-        if planned.is_sampled:
-            inputs.sample_slots[index] = planned.slot
-    return inputs
+def _rows(planned: PlannedSequence, row_tokens: int) -> Iterator[tuple[PlannedSequence, int, int]]:
+    """Yield the parts of a chunk that lie in one row, with the position of the first token and the end of each."""
+    start, after = planned.start, planned.start + planned.num_tokens
+    while start < after:
+        end = min((start // row_tokens + 1) * row_tokens, after)
+        yield planned, start, end
+        start = end
 
 
-def _best_bucket(plan: Plan, needed: Bucket, shapes: EngineShapes) -> Bucket:
-    """Return the bucket to compile for plans like this one; for a single prompt, that of its longest next chunk."""
-    if plan.kind is StepKind.PREFILL and needed.num_seqs == 1:
-        [planned] = plan.seqs
-        rest = planned.sequence.prefill_len - planned.start
-        needed = needed._replace(num_tokens=min(rest, shapes.prefill.chunk_sizes[-1]))
-    return shapes.grids[plan.kind].smallest(needed)
+def _pack_rows(
+    rows: Iterable[tuple[PlannedSequence, int, int]], inputs: StepInputs, bucket: Bucket, shapes: EngineShapes
+) -> None:
+    for row, (planned, start, end) in enumerate(rows):
+        inputs.row_starts[row], inputs.row_tokens[row] = start, end - start
+        inputs.token_ids[row, : end - start] = planned.token_ids[start - planned.start : end - planned.start]
+        inputs.page_table[bucket.num_seqs + row, : len(planned.sequence.pages)] = planned.sequence.pages
+        if planned.is_sampled:  # the last row's remains
+            inputs.places[planned.slot] = bucket.num_seqs + row * shapes.row_tokens + end - start - 1
 
 
-def _sufficient_choice(requests: Iterable[Request], shapes: EngineShapes) -> SamplingPart:
-    """Return the program that suffices to choose the tokens of a step, of those that an accelerator has."""
-    if not shapes.has_sampling_variants:
-        return SamplingPart.CHOOSE
-    random = [request.sampling for request in requests if request.sampling.temperature > 0]
+def _most_useful(needed: Bucket, prompts: Sequence[PlannedSequence], shapes: EngineShapes) -> Bucket:
+    """Return the size to compile for plans like this one: one that holds all that is left of its prompts."""
+    ends = [(planned.start, planned.sequence.prefill_len) for planned in prompts]
+    rows = sum(-(-end // shapes.row_tokens) - start // shapes.row_tokens for start, end in ends)
+    return Bucket(needed.num_seqs, min(max(needed.num_rows, rows), shapes.row_counts[-1]))
+
+
+def _sufficient_sampler(sampled: Iterable[PlannedSequence], shapes: EngineShapes) -> Sampler:
+    """Return the sampler that suffices for a step, of those that the device has."""
+    if not shapes.has_sampling_variants or any(map(_needs_everything, sampled)):
+        return Sampler.GENERAL
+    samplings = [planned.sequence.request.sampling for planned in sampled]
+    random = [sampling for sampling in samplings if sampling.temperature > 0]
     if any(sampling.top_k > 0 or sampling.top_p < 1 for sampling in random):
-        return SamplingPart.CHOOSE
-    return SamplingPart.RANDOM if random else SamplingPart.GREEDY
+        return Sampler.TOP_P
+    return Sampler.RANDOM if random else Sampler.GREEDY
 
 
-def _is_adjusted(planned: PlannedSequence) -> bool:
+def _needs_everything(planned: PlannedSequence) -> bool:
+    """Return whether a sequence's logits are changed, or its log-probabilities are requested."""
     request = planned.sequence.request
     sampling = request.sampling
     return (
-        sampling.has_penalties
+        request.constraint is not None
+        or sampling.has_penalties
         or bool(sampling.logit_bias)
         or sampling.group_from is not None
         or sampling.allowed_mask is not None
+        or sampling.num_logprobs is not None
         or planned.start + planned.num_tokens < len(request.prompt_ids) + sampling.min_tokens
     )
 
 
-def _pack_slot_options(plan: Plan, shapes: EngineShapes) -> OptionInputs:
-    """Lay out the options of a prefill's sequences, with the slots of those that sample a token."""
-    inputs = empty_options(shapes.prefill_seqs[-1], shapes)
-    for index, planned in enumerate(plan.seqs):
-        if planned.is_sampled:
-            inputs.slots[index] = planned.slot
-    requests = [planned.sequence.request for planned in plan.seqs]
+def _pack_slot_options(ending: Sequence[PlannedSequence], shapes: EngineShapes) -> OptionInputs:
+    """Lay out the options of the sequences whose prompts end in a step, and their slots."""
+    inputs = empty_options(shapes.row_counts[-1], shapes)
+    inputs.slots[: len(ending)] = [planned.slot for planned in ending]
+    requests = [planned.sequence.request for planned in ending]
     return inputs._replace(options=pack_options(requests, len(inputs.slots)))
 
 
@@ -150,35 +159,38 @@ def _prompt_targets(planned: PlannedSequence) -> tuple[int, ...]:
     return request.prompt_ids[planned.start + 1 : planned.start + len(planned.token_ids) + 1]
 
 
-def pack_token_masks(
-    step: PackedStep, unrestricted: UInt[Array, "seq word"]
-) -> UInt[Array | np.ndarray, "seq word"] | None:
-    """Lay out the masks of a step's sequences, which follow from all tokens before.
-
-    Returns:
-        `unrestricted` if only other options change the logits; None if nothing does.
-    """
-    seqs = zip(step.indices, step.plan.seqs, strict=True)
-    restricted = [(i, planned.sequence) for i, planned in seqs if planned.is_sampled and planned.sequence.is_restricted]
+def pack_token_masks(step: PackedStep, unrestricted: UInt[Array, "slot word"]) -> UInt[Array | np.ndarray, "slot word"]:
+    """Lay out the masks of a step's sequences, which follow from all tokens before; `unrestricted` if none has any."""
+    sampled = (planned for planned in step.plan.seqs if planned.is_sampled)
+    restricted = [(planned.slot, planned.sequence) for planned in sampled if planned.sequence.is_restricted]
     if not restricted:
-        return unrestricted if step.is_adjusted else None
+        return unrestricted
     masks = np.full(unrestricted.shape, ALL_ALLOWED, np.uint32)
-    for index, sequence in restricted:
-        sequence.fill_mask(masks[index])
+    for slot, sequence in restricted:
+        sequence.fill_mask(masks[slot])
     return masks
 
 
-def pack_prompt(
-    step: PackedStep, hidden: Float[np.ndarray, "seq token hidden"], num_rows: int
-) -> Iterator[tuple[Float[np.ndarray, "row 1 hidden"], Int[np.ndarray, " row"]]]:
-    """Lay out the positions of a prefill that are followed by a target, and the targets, `num_rows` at a time."""
-    rows = np.concatenate([hidden[index, : len(ids)] for index, ids in enumerate(step.prompt_targets)])
+def pack_prompts(step: PackedStep, hidden: Float[np.ndarray, "token hidden"], count: int) -> Iterator[PromptInputs]:
+    """Lay out the positions of prompts that are followed by a target, and the targets, `count` at a time."""
+    num_tokens = len(hidden) - step.bucket.num_seqs
+    of_rows = hidden[step.bucket.num_seqs :].reshape(step.bucket.num_rows, num_tokens // step.bucket.num_rows, -1)
+    used = iter(zip(of_rows, step.inputs.row_tokens.tolist(), strict=True))
+    parts = []
+    for planned, targets in zip(step.plan.seqs, step.prompt_targets, strict=True):
+        left, own = len(planned.token_ids), []
+        while left > 0:
+            row, length = next(used)
+            own.append(row[:length])
+            left -= length
+        parts += [np.concatenate(own)[: len(targets)]] if targets else []
+    rows = np.concatenate(parts)
     target_ids = np.concatenate([np.array(ids, np.int32) for ids in step.prompt_targets])
-    for first in range(0, len(rows), num_rows):
-        missing = max(first + num_rows - len(rows), 0)
-        yield (
-            np.pad(rows[first : first + num_rows], ((0, missing), (0, 0)))[:, None],
-            np.pad(target_ids[first : first + num_rows], (0, missing)),
+    for first in range(0, len(rows), count):
+        missing = max(first + count - len(rows), 0)
+        yield PromptInputs(
+            np.pad(rows[first : first + count], ((0, missing), (0, 0))),
+            np.pad(target_ids[first : first + count], (0, missing)),
         )
 
 

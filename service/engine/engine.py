@@ -24,6 +24,7 @@ class Engine(DeviceThread):
         metrics: ModelMetrics,
         *,
         max_requests: int,
+        max_stall_s: float | None = None,
         on_failure: Callable[[], None] = lambda: None,
         turns: DeviceTurns | None = None,
     ) -> None:
@@ -34,6 +35,7 @@ class Engine(DeviceThread):
             shapes: the sizes that the runner was compiled for.
             metrics: updated by the device thread.
             max_requests: the most requests of clients that may be open at once, waiting ones included.
+            max_stall_s: how long prompts may hold up the sequences that decode; None for two decode steps.
             on_failure: called on the device thread after it failed; the process should end then.
             turns: the turns of the engines that share the devices; None if this is the only engine.
         """
@@ -44,7 +46,7 @@ class Engine(DeviceThread):
             num_slots=shapes.num_slots,
             num_pages=shapes.num_pages,
             page_size=shapes.page_size,
-            chunking=Chunking(shapes.prefill),
+            chunking=Chunking.of(shapes, max_stall_s),
         )
         super().__init__(Loop(self._scheduler, runner, metrics, (turns or DeviceTurns()).join()), on_failure)
         self._background: set[str] = set()  # the open requests of batches

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable
-from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, StepKind, available_steps
+from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, available_steps
 from service.engine.steps.keys import ProgramKey, step_keys
 from service.models.interface import LayerGroup
 
@@ -20,8 +20,8 @@ class Executables:
         self._shapes = shapes
         self._groups = groups
         self._by_key: dict[ProgramKey, Executable] = {}
-        self._preferred: set[tuple[StepKind, Bucket]] = set()
-        self._compiled: set[tuple[StepKind, Bucket]] = set()
+        self._preferred: set[Bucket] = set()
+        self._compiled: set[Bucket] = set()
         self._available: AvailableSteps | None = None
         self._num_built = 0  # when `_available` was computed
 
@@ -40,11 +40,11 @@ class Executables:
         """Return whether a lookup need not wait."""
         return key in self._by_key or self._lazy is None or self._lazy.is_usable(str(key))
 
-    def prefer(self, kind: StepKind, bucket: Bucket) -> None:
+    def prefer(self, bucket: Bucket) -> None:
         """Have the executables of a step compiled next."""
-        if self._lazy is not None and (kind, bucket) not in self._preferred:
-            self._preferred.add((kind, bucket))
-            self._lazy.prefer(list(map(str, step_keys(kind, bucket, self._groups))))
+        if self._lazy is not None and bucket not in self._preferred:
+            self._preferred.add(bucket)
+            self._lazy.prefer(list(map(str, step_keys(bucket, self._groups, self._shapes))))
 
     @property
     def is_loading(self) -> bool:
@@ -58,6 +58,8 @@ class Executables:
         if self._available is None or (num_built != self._num_built and not self._available.is_complete):
             self._num_built = num_built
             missing = set(self._shapes.buckets) - self._compiled
-            self._compiled |= {step for step in missing if all(map(self.is_usable, step_keys(*step, self._groups)))}
+            self._compiled |= {
+                bucket for bucket in missing if all(map(self.is_usable, step_keys(bucket, self._groups, self._shapes)))
+            }
             self._available = available_steps(self._shapes, self._compiled)
         return self._available

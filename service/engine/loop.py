@@ -109,8 +109,9 @@ class StepPipeline:
         self._scheduler = scheduler
         self._runner = runner
         self._deliver = deliver
-        self._in_flight: tuple[Plan, DispatchedStep] | None = None
+        self._in_flight: tuple[Plan, DispatchedStep, float] | None = None  # and when it was dispatched
         self._has_all_steps = False
+        self._read_s = 0.0  # when the last step was read, on the clock of `time.perf_counter`
         self.reading_since_s: float | None = None  # while it waits for a step, on the clock of `time.monotonic`
 
     @property
@@ -139,19 +140,27 @@ class StepPipeline:
             self._read()
         if not self._has_all_steps:
             steps = self._runner.available_steps()
-            self._scheduler.adapt(steps.prefill, num_slots=steps.num_slots)
+            self._scheduler.adapt(steps)
             self._has_all_steps = steps.is_complete
         plan = self._scheduler.plan()
-        dispatched = (plan, self._runner.dispatch(plan, self._read)) if plan is not None else None
+        if plan is None:
+            self._read()
+            return None
+        began_s = time.perf_counter()
+        dispatched = (plan, self._runner.dispatch(plan, self._read), began_s)
         self._read()
         self._in_flight = dispatched
         return plan
 
     def _read(self) -> None:
         if self._in_flight is not None:
-            plan, step = self._in_flight
+            plan, step, began_s = self._in_flight
             self._in_flight = None
             token_ids = self._wait_for(step)
+            now_s = time.perf_counter()
+            if not self._runner.may_wait:
+                self._scheduler.observe(plan, now_s - max(began_s, self._read_s))
+            self._read_s = now_s
             self._deliver(self._scheduler.commit(plan, token_ids, step.read_logprobs()))
 
     def _wait_for(self, step: DispatchedStep) -> list[int]:

@@ -10,18 +10,16 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.compile.program import Executable
-from service.engine.batch import PackedStep, pack, pack_prompt, pack_token_masks
+from service.engine.batch import PackedStep, pack, pack_prompts, pack_token_masks
 from service.engine.executables import Executables
 from service.engine.limits import MAX_LOGPROBS
 from service.engine.request import StepLogprobs, TokenLogprobs
 from service.engine.schedule.plan import Plan
-from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, StepKind
+from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
 from service.engine.steps.inputs import (
-    AdjustInputs,
-    ChooseInputs,
     HostOrDevice,
-    LogprobInputs,
-    SampleTargets,
+    PromptInputs,
+    SampleInputs,
     StepInputs,
     empty_count,
     empty_options,
@@ -34,13 +32,16 @@ from service.engine.steps.keys import (
     Layers,
     ProgramKey,
     Sample,
-    SamplingPart,
-    SlotProgram,
+    Sampler,
+    SingleProgram,
     Whole,
-    choice_parts,
+    samplers,
+    usual_sampler,
+    whole_keys,
 )
 from service.engine.steps.logprobs import FIRST_TOP
-from service.engine.steps.step import SlotState
+from service.engine.steps.sampling import Sampled
+from service.engine.steps.step import GroupInputs, SlotState
 from service.engine.steps.whole import WholeInputs
 from service.models.interface import LayerGroup, Weights
 
@@ -56,7 +57,7 @@ class DeviceState:
     ) -> None:
         """Make the slots and the caches; on a CPU they occupy no memory until steps write them."""
         by_key = Executables(executables, shapes, groups)
-        slots: SlotState = by_key[SlotProgram.INITIAL_SLOTS]((), [], ())
+        slots: SlotState = by_key[SingleProgram.INITIAL_SLOTS]((), [], ())
         self.slots: list[jax.Array] = jax.tree.leaves(slots)
         self.replicated = slots.token_counts.sharding  # of arrays that every device has a copy of
         self.vocab_size: int = slots.token_counts.shape[1]
@@ -86,38 +87,25 @@ class LayerGroupState(NamedTuple):
 class ModelOutputs(NamedTuple):
     """The outputs of the model's part of a step, which may still be in flight."""
 
-    hidden: Float[Array, "seq token hidden"]
-    last: Float[Array, "seq 1 hidden"]  # of each sequence's last token
-    targets: SampleTargets
-
-
-class SampledTokens(NamedTuple):
-    """The outputs of a sampling, which may still be in flight."""
-
-    token_ids: Int[Array, " seq"]  # BROKEN for a sequence that must fail
-    logprobs: Int[Array, "seq packed"] | None = None  # as `pack_logprobs` returns them; None if none is requested
-
-    def begin_copy(self) -> None:
-        """Have them copied to the host as soon as they exist, rather than when they are read."""
-        for array in self:
-            if array is not None:
-                array.copy_to_host_async()
+    hidden: Float[Array, "token hidden"]
+    last: Float[Array, "slot hidden"]  # of the token before the one to be sampled
+    sampled: Int[Array, " slot"]  # positions of the tokens to be sampled
 
 
 class StepResult(NamedTuple):
     """A step that may still be in flight."""
 
     step: PackedStep
-    sampled: SampledTokens | None  # None if no sequence reaches its prompt's end
-    hidden: Float[Array, "seq token hidden"] | None = None  # there if nothing is sampled
-    prompt_logprobs: tuple[Int[Array, "row packed"], ...] = ()  # of the targets that `pack_prompt` lays out
+    sampled: Sampled | None  # None if no sequence reaches its prompt's end
+    hidden: Float[Array, "token hidden"] | None = None  # there if nothing is sampled
+    prompt_logprobs: tuple[Int[Array, "position packed"], ...] = ()  # of the targets that `pack_prompts` lays out
 
     def read(self) -> Int[np.ndarray, " seq"]:
         """Wait for the step and return one token per sequence; -1 for one whose logits are NaN or infinite."""
         if self.sampled is None:
             jax.block_until_ready(self.hidden)
-            return np.zeros(len(self.step.indices), np.int32)  # never read: no sequence of the plan is sampled
-        return np.asarray(self.sampled.token_ids)[self.step.indices]
+            return np.zeros(len(self.step.slots), np.int32)  # never read: no sequence of the plan is sampled
+        return np.asarray(self.sampled.token_ids)[[*self.step.slots]]
 
     def read_logprobs(self) -> StepLogprobs | None:
         """Return the requested log-probabilities; if there are none, nothing is copied from the device."""
@@ -126,14 +114,14 @@ class StepResult(NamedTuple):
         requests = [planned.sequence.request for planned in self.step.plan.seqs]
         num_tops = [request.sampling.num_logprobs for request in requests]
         return StepLogprobs(
-            tokens=tuple(map(self._of_token, self.step.indices, num_tops)),
+            tokens=tuple(map(self._of_token, self.step.slots, num_tops)),
             prompts=tuple(self._of_prompts()),
         )
 
-    def _of_token(self, index: int, num_top: int | None) -> TokenLogprobs | None:
+    def _of_token(self, slot: int, num_top: int | None) -> TokenLogprobs | None:
         if num_top is None or self.sampled is None or self.sampled.logprobs is None:
             return None
-        return unpack_logprobs(np.asarray(self.sampled.logprobs)[index], num_top)
+        return unpack_logprobs(np.asarray(self.sampled.logprobs)[slot], num_top)
 
     def _of_prompts(self) -> Iterator[tuple[TokenLogprobs, ...]]:
         rows = itertools.chain.from_iterable(map(np.asarray, self.prompt_logprobs))
@@ -181,8 +169,8 @@ class Runner:
         ]
         # On every device already, so that a step without a restriction sends no masks.
         self._unrestricted = {
-            num_seqs: jax.device_put(unrestricted_mask(num_seqs, self._state.vocab_size), self._state.replicated)
-            for num_seqs in {bucket.num_seqs for _, bucket in shapes.buckets}
+            count: jax.device_put(unrestricted_mask(count, self._state.vocab_size), self._state.replicated)
+            for count in shapes.slot_counts
         }
 
     def dispatch(self, plan: Plan, read_previous: Callable[[], None] = lambda: None) -> StepResult:
@@ -194,76 +182,64 @@ class Runner:
         """
         step = pack(plan, self._executables.available, self.shapes)
         if step.best_bucket != step.bucket:
-            self._executables.prefer(plan.kind, step.best_bucket)
+            self._executables.prefer(step.best_bucket)
         return self.run(step, read_previous)
 
     def run(self, step: PackedStep, read_previous: Callable[[], None] = lambda: None) -> StepResult:
         """Start a packed step and its sampling, and return at once; see `dispatch`."""
-        if step.choice is not None and step.is_plain:
-            sampled = self.decode(step.bucket, step.inputs, step.choice)
-            sampled.begin_copy()
+        if step.sampler not in (None, Sampler.GENERAL) and step.bucket.num_rows == 0:
+            sampled = self.decode(step.bucket, step.inputs, step.sampler)
+            _begin_copy(step, sampled)
             return StepResult(step, sampled)
-        outputs = self.run_model(step.plan.kind, step.bucket, step.inputs)
+        outputs = self.run_model(step.bucket, step.inputs)
         sampled = None
-        if step.choice is not None:
+        if step.sampler is not None:
             if step.options is not None:
-                self._run(SlotProgram.SET_OPTIONS, step.options)
+                self._run(SingleProgram.SET_OPTIONS, step.options)
             for count in step.counts:
-                self._run(SlotProgram.COUNT_TOKENS, count)
+                self._run(SingleProgram.COUNT_TOKENS, count)
             if step.is_constrained:
                 read_previous()
             token_mask = pack_token_masks(step, self._unrestricted[step.bucket.num_seqs])
-            sampled = self.sample(outputs, token_mask, choice=step.choice, has_logprobs=step.has_logprobs)
-            sampled.begin_copy()
+            sampled = self.sample(outputs, step.sampler, token_mask)
+            _begin_copy(step, sampled)
         return StepResult(step, sampled, outputs.hidden, self._prompt_logprobs(step, outputs.hidden))
 
-    def run_model(self, kind: StepKind, bucket: Bucket, inputs: StepInputs) -> ModelOutputs:
+    def run_model(self, bucket: Bucket, inputs: StepInputs) -> ModelOutputs:
         """Start the model's part of a step."""
-        group_inputs, targets = self._run(Embed(kind, bucket), inputs.packed)
+        layers, places, sampled = self._run(Embed(bucket), inputs.packed)
         page_table = jax.device_put(inputs.page_table, self._state.replicated)
-        group_inputs = group_inputs._replace(paging=group_inputs.paging._replace(page_table=page_table))
-        hidden, last = group_inputs.hidden, None
+        hidden, last = layers.hidden, None
         for group in self._groups:
-            executable = self._executables[Layers(kind, bucket, group.kind)]
-            hidden, last = executable(group.weights, group.cache, group_inputs)
-            group_inputs = group_inputs._replace(hidden=hidden)
-        return ModelOutputs(hidden, hidden if last is None else last, targets)
+            executable = self._executables[Layers(bucket, group.kind)]
+            hidden, last = executable(group.weights, group.cache, GroupInputs(layers, page_table, places))
+            layers = layers._replace(hidden=hidden)
+        return ModelOutputs(hidden, hidden if last is None else last, sampled)
 
-    def sample(
-        self,
-        outputs: ModelOutputs,
-        token_mask: HostOrDevice | None = None,
-        *,
-        choice: SamplingPart = SamplingPart.CHOOSE,
-        has_logprobs: bool = False,
-    ) -> SampledTokens:
+    def sample(self, outputs: ModelOutputs, sampler: Sampler, token_mask: HostOrDevice | None = None) -> Sampled:
         """Start the sampling of the tokens that follow a step.
 
         Args:
             outputs: the outputs of the step.
-            token_mask: one row per sequence; None if no option of a sequence changes its logits.
-            choice: the program that suffices to choose the tokens; the general one is used until that is compiled.
-            has_logprobs: whether to compute log-probabilities, too.
+            sampler: the one that suffices; one that does more is used until that is compiled.
+            token_mask: one row per slot; None for no restriction.
         """
-        num_seqs, targets = len(outputs.last), outputs.targets
-        logits = adjusted = self._run(Sample(SamplingPart.LOGITS, num_seqs), outputs.last)
-        if token_mask is not None:
-            adjusted = self._run(Sample(SamplingPart.ADJUST, num_seqs), AdjustInputs(logits, targets, token_mask))
-        if not self._executables.is_usable(Sample(choice, num_seqs)):
-            choice = SamplingPart.CHOOSE
-        token_ids = self._run(Sample(choice, num_seqs), ChooseInputs(adjusted, targets))
-        if not has_logprobs:
-            return SampledTokens(token_ids)
-        logprobs = self._run(Sample(SamplingPart.LOGPROBS, num_seqs), LogprobInputs(logits, token_ids))
-        return SampledTokens(token_ids, logprobs)
+        count = len(outputs.last)
+        if not self._executables.is_usable(Sample(sampler, count)) and sampler is not Sampler.GENERAL:
+            sampler = usual_sampler(self.shapes)
+        if sampler is not Sampler.GENERAL:
+            token_mask = None
+        elif token_mask is None:
+            token_mask = self._unrestricted[count]
+        return self._run(Sample(sampler, count), SampleInputs(outputs.last, outputs.sampled, token_mask))
 
-    def decode(self, bucket: Bucket, inputs: StepInputs, choice: SamplingPart) -> SampledTokens:
-        """Start a decode step whose tokens are only chosen: as one program, where there is one."""
-        whole = Whole(choice, bucket)
+    def decode(self, bucket: Bucket, inputs: StepInputs, sampler: Sampler) -> Sampled:
+        """Start a decode step that needs no general sampling: as one program, where there is one."""
+        whole = Whole(sampler, bucket)
         if self.shapes.has_whole_steps and self._executables.is_usable(whole):
             packed = WholeInputs(inputs.packed, inputs.page_table)
-            return SampledTokens(self._state.run_whole(self._executables[whole], self._weights, packed))
-        return self.sample(self.run_model(StepKind.DECODE, bucket, inputs), choice=choice)
+            return self._state.run_whole(self._executables[whole], self._weights, packed)
+        return self.sample(self.run_model(bucket, inputs), sampler)
 
     @property
     def may_wait(self) -> bool:
@@ -285,44 +261,52 @@ class Runner:
 
     def padded_steps(self) -> Iterator[Callable[[], None]]:
         """Yield calls that together run every executable once on padding; they may run between other steps."""
-        for kind, bucket in self.shapes.buckets:
-            yield functools.partial(self._run_padded, kind, bucket)
-        yield self._run_padded_options
+        for bucket in self.shapes.buckets:
+            yield functools.partial(self._run_padded, bucket)
+        for key in whole_keys(self.shapes):
+            yield functools.partial(self._run_padded_whole, key)
+        yield self._run_padded_rest
 
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
         for run in self.padded_steps():
             run()
 
-    def _run_padded(self, kind: StepKind, bucket: Bucket) -> None:
-        inputs = empty_step(bucket, self.shapes)
-        step = self.run_model(kind, bucket, inputs)
-        unrestricted = self._unrestricted[bucket.num_seqs]
-        for choice in choice_parts(self.shapes):
-            jax.block_until_ready(self.sample(step, unrestricted, choice=choice, has_logprobs=True))
-            if kind is StepKind.DECODE and self.shapes.has_whole_steps:
-                jax.block_until_ready(self.decode(bucket, inputs, choice))
+    def _run_padded(self, bucket: Bucket) -> None:
+        outputs = self.run_model(bucket, empty_step(bucket, self.shapes))
+        for sampler in samplers(self.shapes):
+            jax.block_until_ready(self.sample(outputs, sampler))
 
-    def _run_padded_options(self) -> None:
-        """Set the options and count the tokens of no slot."""
-        options = empty_options(self.shapes.prefill_seqs[-1], self.shapes)
-        self._run(SlotProgram.SET_OPTIONS, options)
-        self._run(SlotProgram.COUNT_TOKENS, empty_count(self.shapes))
-        jax.block_until_ready(self._state.slots)
+    def _run_padded_whole(self, key: Whole) -> None:
+        jax.block_until_ready(self.decode(key.bucket, empty_step(key.bucket, self.shapes), key.sampler))
+
+    def _run_padded_rest(self) -> None:
+        """Set the options and count the tokens of no slot, and score the tokens of no prompt."""
+        options = empty_options(self.shapes.row_counts[-1], self.shapes)
+        self._run(SingleProgram.SET_OPTIONS, options)
+        self._run(SingleProgram.COUNT_TOKENS, empty_count(self.shapes))
+        widest = max(self.shapes.decode_buckets)
+        hidden = np.asarray(self.run_model(widest, empty_step(widest, self.shapes)).last)
+        jax.block_until_ready(
+            self._run(SingleProgram.PROMPT_LOGPROBS, PromptInputs(hidden, np.zeros(len(hidden), np.int32)))
+        )
 
     def _run(self, key: ProgramKey, inputs: Any) -> Any:
         """Start a program that updates the slots, and return its outputs at once."""
         return self._executables[key](self._weights, self._state.slots, inputs)
 
     def _prompt_logprobs(
-        self, step: PackedStep, hidden: Float[Array, "seq token hidden"]
-    ) -> tuple[Int[Array, "row packed"], ...]:
-        """Start the log-probabilities of a prefill's targets, by the programs that sampled tokens have."""
+        self, step: PackedStep, hidden: Float[Array, "token hidden"]
+    ) -> tuple[Int[Array, "position packed"], ...]:
+        """Start the log-probabilities of the targets of a step's prompts."""
         if not any(step.prompt_targets):
             return ()  # without waiting for the hidden states
-        num_rows = self.shapes.all_seq_counts[-1]
-        packed = []
-        for rows, target_ids in pack_prompt(step, np.asarray(hidden), num_rows):
-            logits = self._run(Sample(SamplingPart.LOGITS, num_rows), rows)
-            packed.append(self._run(Sample(SamplingPart.LOGPROBS, num_rows), LogprobInputs(logits, target_ids)))
-        return tuple(packed)
+        parts = pack_prompts(step, np.asarray(hidden), self.shapes.num_slots)
+        return tuple(self._run(SingleProgram.PROMPT_LOGPROBS, part) for part in parts)
+
+
+def _begin_copy(step: PackedStep, sampled: Sampled) -> None:
+    """Have what will be read copied to the host as soon as it exists, rather than when it is read."""
+    sampled.token_ids.copy_to_host_async()
+    if step.has_logprobs and sampled.logprobs is not None:
+        sampled.logprobs.copy_to_host_async()

@@ -1,82 +1,38 @@
-"""The sizes of one engine: slots, pages, and the grid of steps that is compiled. Known before any weight is read."""
+"""The sizes of one engine: slots, pages, and the steps that are compiled. Known before any weight is read.
 
-import math
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict, dataclass, replace
+A step has a place for one token of each slot, and rows for prompts. A row is a block of adjacent positions that begins
+at a multiple of its length, so that a prompt of any length fills as many as it needs, and no two rows share a page.
+"""
+
+from collections.abc import Iterable, Set
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from service.kernels.cache_layout import CacheLayout
 
-SMALLEST_CHUNK = 16  # tokens
-SUFFICIENT_CHUNK = 64  # tokens; a prompt in chunks of so many takes at most twice as long as in the best ones
+USUAL_ROW_TOKENS = 64
 
 
 class StepKind(StrEnum):
-    """The two kinds of step."""
+    """What a step computes."""
 
-    PREFILL = "prefill"  # chunks of a few prompts
+    PREFILL = "prefill"  # chunks of prompts
     DECODE = "decode"  # one token of each running sequence
+    MIXED = "mixed"  # both
 
 
 class Bucket(NamedTuple):
     """A padded shape of a step."""
 
-    num_seqs: int
-    num_tokens: int  # of each sequence
-
-
-@dataclass(frozen=True)
-class BucketGrid:
-    """All buckets of one kind of step."""
-
-    buckets: tuple[Bucket, ...]
-
-    def __iter__(self) -> Iterator[Bucket]:
-        return iter(self.buckets)
-
-    def smallest(self, needed: Bucket) -> Bucket:
-        """Return the bucket that holds the needed size along every dimension with the least padding in all.
-
-        Raises:
-            ValueError: no bucket holds it, which is a fault of the caller's bounds.
-        """
-        fitting = [bucket for bucket in self.buckets if all(map(int.__ge__, bucket, needed))]
-        if not fitting:
-            raise ValueError(f"no bucket holds {needed}")
-        return min(fitting, key=math.prod)
-
-
-@dataclass(frozen=True)
-class PrefillShapes:
-    """The sizes of prefill steps, and the fixed cost that they follow from."""
-
-    max_tokens: int  # of one step
-    num_seqs: tuple[int, ...]  # how many prompts may share a step, from 1 on
-    step_cost_tokens: int  # reading all weights takes as long as computing so many tokens
-    available_sizes: frozenset[int] | None = None  # the chunk sizes to use while others are compiled; None for all
-
-    @cached_property
-    def chunk_sizes(self) -> tuple[int, ...]:
-        """The lengths, in tokens, of a step with a single prompt."""
-        available = self.available_sizes
-        return tuple(size for size in self.all_chunk_sizes if available is None or size in available)
+    num_seqs: int  # slots, from the first on: each decodes, or samples the token after a prompt
+    num_rows: int  # of prompts
 
     @property
-    def all_chunk_sizes(self) -> tuple[int, ...]:
-        """The lengths of a step with a single prompt once all are compiled."""
-        if self.max_tokens <= 2 * SMALLEST_CHUNK:
-            return (self.max_tokens,)
-        if self.step_cost_tokens < 4 * SMALLEST_CHUNK:
-            # Padding is most of what a short prompt could lose, so sizes lie close together.
-            return (SMALLEST_CHUNK, *geometric_sizes(4 * SMALLEST_CHUNK, self.max_tokens, factor=2))
-        # Halving at the top, where padding costs most, and quartering below.
-        return (*geometric_sizes(SMALLEST_CHUNK, self.max_tokens // 2, factor=4), self.max_tokens)
-
-    def width(self, num_seqs: int) -> int:
-        """Return how many tokens of each prompt fit if `num_seqs` of them share a step."""
-        return self.max_tokens // num_seqs
+    def name(self) -> str:
+        """The part of a program's name that says its shape."""
+        return f"seqs{self.num_seqs}-rows{self.num_rows}"
 
 
 @dataclass(frozen=True)
@@ -87,9 +43,10 @@ class EngineShapes:
     num_pages: int
     page_size: int  # token positions
     max_model_len: int  # tokens of prompt and completion together
-    max_prefill_tokens: int  # tokens of one prefill step
-    prefill_seqs: tuple[int, ...] = (1, 2, 4)  # how many prompts may share a prefill step
-    prefill_step_cost_tokens: int = 512  # what a prefill step costs besides its tokens, in tokens
+    max_prefill_tokens: int  # of prompts, in one step
+    row_tokens: int = USUAL_ROW_TOKENS  # of a row of a prompt: a block of positions, of whole pages
+    prefill_step_cost_tokens: int = 512  # reading all weights takes as long as computing so many tokens
+    skips_padding: bool = False  # whether products cost nothing for padding, so that few shapes suffice
     # Whether the host picks a sampling program by the options of a step; a CPU's branches as it runs, for free.
     # A GPU's branch copies its predicate to the host and waits for that.
     # Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/runtime/conditional_thunk.cc
@@ -100,21 +57,13 @@ class EngineShapes:
     def facts(self) -> dict[str, Any]:
         """The sizes under the names that `/admin/stats` has for them."""
         sizes = asdict(self)
-        sizes["prefill_rows"] = sizes.pop("prefill_seqs")
-        del sizes["has_sampling_variants"], sizes["has_whole_steps"]
+        del sizes["has_sampling_variants"], sizes["has_whole_steps"], sizes["skips_padding"]
         return sizes
 
     @property
     def layout(self) -> CacheLayout:
         """How much cache a model lays out."""
         return CacheLayout(num_pages=self.num_pages, page_size=self.page_size)
-
-    @cached_property
-    def prefill(self) -> PrefillShapes:
-        """The sizes of prefill steps; none for several prompts whose longest a single one's shorter chunk holds."""
-        shapes = PrefillShapes(self.max_prefill_tokens, self.prefill_seqs, self.prefill_step_cost_tokens)
-        enough = min((size for size in shapes.chunk_sizes if self.max_model_len <= size), default=math.inf)
-        return replace(shapes, num_seqs=tuple(n for n in self.prefill_seqs if n == 1 or shapes.width(n) <= enough))
 
     @property
     def max_pages(self) -> int:
@@ -126,81 +75,78 @@ class EngineShapes:
         return -(-num_tokens // self.page_size)
 
     @cached_property
-    def prefill_grid(self) -> BucketGrid:
-        """A chunk of one prompt, of several lengths, or of several prompts at once, together as long as the longest."""
-        # One of the sizes holds every prompt.
-        sizes = [size for size in self.prefill.chunk_sizes if not self._is_longer_than_needed(size)]
-        # A step is shared among more prompts only where half as many would not hold all that wait.
-        counts = [count for count in self.prefill.num_seqs[1:] if count // 2 < self.num_slots]
-        together = [Bucket(count, self.prefill.width(count)) for count in counts]
-        return BucketGrid((*(Bucket(1, size) for size in sizes), *together))
+    def row_counts(self) -> tuple[int, ...]:
+        """How many rows of prompts a step may have room for."""
+        rows_in_use = self.num_slots * -(-self.max_model_len // self.row_tokens)
+        most = max(1, min(self.max_prefill_tokens // self.row_tokens, rows_in_use))
+        if self.skips_padding or most == 1:
+            return tuple(sorted({1, most}))
+        # Halving at the top, where padding costs most, and quartering below.
+        return (*geometric_sizes(1, max(most // 2, 1), factor=4), most)
 
     @cached_property
-    def decode_grid(self) -> BucketGrid:
-        """Many sequences, one token each."""
-        return BucketGrid(tuple(Bucket(size, 1) for size in self._slot_sizes))
-
-    @property
-    def grids(self) -> dict[StepKind, BucketGrid]:
-        """The buckets of each kind of step."""
-        return {StepKind.PREFILL: self.prefill_grid, StepKind.DECODE: self.decode_grid}
-
-    @property
-    def buckets(self) -> list[tuple[StepKind, Bucket]]:
-        """All buckets."""
-        return [(kind, bucket) for kind, grid in self.grids.items() for bucket in grid]
-
-    @property
-    def all_seq_counts(self) -> list[int]:
-        """How many sequences a step may have, of either kind."""
-        return sorted({bucket.num_seqs for _, bucket in self.buckets})
-
-    def _is_longer_than_needed(self, num_tokens: int) -> bool:
-        """Return whether a shorter chunk holds all of a sequence."""
-        return any(self.max_model_len <= size < num_tokens for size in self.prefill.chunk_sizes)
-
-    @cached_property
-    def _slot_sizes(self) -> tuple[int, ...]:
+    def slot_counts(self) -> tuple[int, ...]:
+        """How many slots a decode step may serve."""
         # A sequence that runs alone must not pay for a neighbour; from four on a step costs little more for twice as
         # many sequences.
-        if self.num_slots <= 4:
+        if self.num_slots <= 4 or self.skips_padding:
             return tuple(sorted({1, self.num_slots}))
         return (1, *geometric_sizes(4, self.num_slots, factor=2))
+
+    @cached_property
+    def decode_buckets(self) -> tuple[Bucket, ...]:
+        """Steps without prompts."""
+        return tuple(Bucket(count, 0) for count in self.slot_counts)
+
+    @cached_property
+    def prompt_buckets(self) -> tuple[Bucket, ...]:
+        """Steps with rows of prompts, beside which any slot may decode."""
+        return tuple(Bucket(self.num_slots, count) for count in self.row_counts)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """All buckets."""
+        return (*self.prompt_buckets, *self.decode_buckets)
+
+    def padding(self, bucket: Bucket) -> int:
+        """Return what a bucket computes, in tokens."""
+        return bucket.num_seqs + bucket.num_rows * self.row_tokens
+
+    def smallest(self, buckets: Iterable[Bucket], needed: Bucket) -> Bucket:
+        """Return the bucket that holds the needed size along both dimensions with the least padding.
+
+        Raises:
+            ValueError: no bucket holds it, which is a fault of the caller's bounds.
+        """
+        fitting = [bucket for bucket in buckets if all(map(int.__ge__, bucket, needed))]
+        if not fitting:
+            raise ValueError(f"no bucket holds {needed}")
+        return min(fitting, key=self.padding)
 
 
 class AvailableSteps(NamedTuple):
     """The steps that run without waiting for an executable: all, or those that a start has compiled so far."""
 
-    grids: Mapping[StepKind, BucketGrid]
-    prefill: PrefillShapes
+    buckets: tuple[Bucket, ...]
+    num_rows: int  # the most rows of prompts
     num_slots: int  # as many as the widest decode step serves
     is_complete: bool
 
 
-def available_steps(shapes: EngineShapes, compiled: Set[tuple[StepKind, Bucket]]) -> AvailableSteps:
+def available_steps(shapes: EngineShapes, compiled: Set[Bucket]) -> AvailableSteps:
     """Return the steps that a scheduler may plan with, given those that are compiled: at least `sufficient_buckets`."""
-    grids = {
-        kind: BucketGrid(tuple(bucket for bucket in grid if (kind, bucket) in compiled))
-        for kind, grid in shapes.grids.items()
-    }
-    has_all_steps = compiled >= set(shapes.buckets)
-    prefill = shapes.prefill
-    if not has_all_steps:
-        counts = {bucket.num_seqs for bucket in grids[StepKind.PREFILL]}
-        prefill = replace(
-            prefill,
-            num_seqs=tuple(count for count in prefill.num_seqs if count in counts),
-            available_sizes=frozenset(b.num_tokens for b in grids[StepKind.PREFILL] if b.num_seqs == 1),
-        )
-    num_slots = max(bucket.num_seqs for bucket in grids[StepKind.DECODE])
-    return AvailableSteps(grids, prefill, num_slots, has_all_steps)
+    buckets = tuple(bucket for bucket in shapes.buckets if bucket in compiled)
+    return AvailableSteps(
+        buckets,
+        num_rows=max(bucket.num_rows for bucket in buckets),
+        num_slots=max(bucket.num_seqs for bucket in buckets if bucket.num_rows == 0),
+        is_complete=compiled >= set(shapes.buckets),
+    )
 
 
-def sufficient_buckets(shapes: EngineShapes) -> list[tuple[StepKind, Bucket]]:
-    """Return two steps that serve any request, one at a time: one for any chunk of its prompt, one for its decoding."""
-    alone = [bucket for bucket in shapes.prefill_grid if bucket.num_seqs == 1]
-    usual = [bucket for bucket in alone if bucket.num_tokens >= SUFFICIENT_CHUNK] or alone[-1:]
-    return [(StepKind.PREFILL, min(usual)), (StepKind.DECODE, min(shapes.decode_grid))]
+def sufficient_buckets(shapes: EngineShapes) -> list[Bucket]:
+    """Return two steps that serve any request, one at a time: one for its prompt, row by row, one for its decoding."""
+    return [min(shapes.prompt_buckets), min(shapes.decode_buckets)]
 
 
 def geometric_sizes(smallest: int, largest: int, *, factor: int) -> tuple[int, ...]:

@@ -4,18 +4,14 @@ Plain numbers, so that a warm start needs no model and traces nothing.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from service.engine.shapes import EngineShapes
+from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes
 from service.errors import DoesNotFit, SettingsError
 
 # A shorter context is useless; the start fails instead.
 SMALLEST_CONTEXT = 256  # tokens
-# On a CPU the fixed cost of a step is that of about forty tokens, so two or three prompts gain nothing by sharing one.
-# Four of 100 tokens take 0.6 to 0.8 of the time that they take one by one.
-HOST_PREFILL: Mapping[str, Any] = {"prefill_seqs": (1, 4), "prefill_step_cost_tokens": 40}
+HOST_STEP_COST_TOKENS = 40  # on a CPU; see `EngineShapes.prefill_step_cost_tokens`
 # The number of pages is rounded down to this many significant bits, in increments of 3 to 6 %. So two machines of one
 # kind whose free memory differs a little get the same shapes, and so the same executables.
 COUNT_BITS = 5
@@ -33,6 +29,7 @@ class ModelSize:
     weights_bytes: int
     kv_bytes_per_token: int  # keys and values of one token position, all layers
     is_host: bool = False  # whether the device is the host's CPU
+    skips_padding: bool = False  # whether products cost nothing for padding
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
     page_sizes: tuple[int, ...] | None = None  # in token positions, that the kernel takes; None for any
@@ -54,7 +51,7 @@ def fit_engine(
         memory_bytes: for weights, pages and work space together on each device.
         max_num_seqs: slots.
         page_size: token positions of a page; None for the smallest with which the kernel takes the page tables.
-        max_prefill_tokens: tokens of one prefill step.
+        max_prefill_tokens: of prompts, in one step.
         max_model_len: the context that the operator requests; None for the model's own, or as much as fits.
 
     Raises:
@@ -130,10 +127,17 @@ def _fit_pages(
         page_size=page_size,
         max_model_len=context,
         max_prefill_tokens=max_prefill_tokens,
+        row_tokens=_row_tokens(page_size, max_prefill_tokens),
+        skips_padding=model.skips_padding,
         has_sampling_variants=not model.is_host,
         has_whole_steps=model.has_whole_steps,
-        **(HOST_PREFILL if model.is_host else {}),
+        **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )
+
+
+def _row_tokens(page_size: int, max_prefill_tokens: int) -> int:
+    """Return the length of a row of a prompt: whole pages, as near to the usual length as they come."""
+    return page_size * max(1, min(USUAL_ROW_TOKENS, max_prefill_tokens) // page_size)
 
 
 def _round_down(count: int) -> int:

@@ -29,6 +29,11 @@ def serves_attention(native: NativeCode, cached_dtype: np.dtype, head_dim: int) 
     return native.has_products and cached_dtype.name in NATIVE_CACHED_DTYPES and head_dim <= NATIVE_LARGEST_HEAD_DIM
 
 
+def skips_padding(native: NativeCode) -> bool:
+    """Return whether products with spans are computed in C++ for any number of tokens, so that padding costs little."""
+    return native in (NativeCode.AVX512, NativeCode.AMX)
+
+
 def vector_bytes(cached_head_dim: int, dtype: np.dtype) -> int:
     """Return the bytes of one cached key or value, including its scale."""
     return cached_head_dim * dtype.itemsize + (SCALE_BYTES if dtype.name in LARGEST_CACHED else 0)

@@ -6,10 +6,11 @@
 Position `p` of sequence `s` is at offset `p % page_size` of the page `page_table[s, p // page_size]`.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Int32, Shaped
 
 
 class Runs(NamedTuple):
@@ -54,3 +55,75 @@ class Paging(NamedTuple):
         entries = jnp.minimum(positions // page_size, self.page_table.shape[1] - 1)
         page_ids = jnp.take_along_axis(self.page_table, entries, axis=1)
         return jnp.where(self.is_token(width), page_ids, num_pages), positions % page_size
+
+
+class Regions(NamedTuple):
+    """The tokens of a step: one for each sequence that decodes, then rows of prompts, all of one width.
+
+    A prompt's tokens may take several rows, as if of sequences with the same pages: every kernel writes the keys and
+    values of all tokens before it reads any. No two rows write to the same page.
+
+        | decode | decode | decode | row of a prompt ...... | row of a prompt ... padding |
+    """
+
+    decodes: Paging
+    prompts: Paging
+
+    @classmethod
+    def of_prompts(cls, paging: Paging) -> "Regions":
+        """Return the regions of a step without sequences that decode."""
+        none = jnp.zeros(0, jnp.int32)
+        return cls(Paging(none, none, jnp.zeros((0, paging.page_table.shape[1]), jnp.int32)), paging)
+
+    def with_page_table(self, page_table: Int[Array, "seq page"]) -> "Regions":
+        """Return the same tokens in the pages of one table: of the sequences that decode, then of the rows."""
+        num_decodes = len(self.decodes.start)
+        return Regions(
+            self.decodes._replace(page_table=page_table[:num_decodes]),
+            self.prompts._replace(page_table=page_table[num_decodes:]),
+        )
+
+    def width(self, num_tokens: int) -> int:
+        """Return the width of a row of a prompt, of a step that has room for so many tokens."""
+        num_rows = len(self.prompts.start)
+        return (num_tokens - len(self.decodes.start)) // num_rows if num_rows else 0
+
+    def positions(self, num_tokens: int) -> Int[Array, " token"]:
+        """Return the position of each token."""
+        of_prompts = self.prompts.positions(self.width(num_tokens))
+        return jnp.concatenate([self.decodes.start, of_prompts.reshape(-1)])
+
+    def spans(self, num_tokens: int) -> Int32[Array, "span 2"]:
+        """Return the first token and the end of each run of tokens; between them is padding, or a slot that is free."""
+        first_row, width = len(self.decodes.start), self.width(num_tokens)
+        begin = jnp.concatenate([jnp.zeros(1, jnp.int32), first_row + width * jnp.arange(len(self.prompts.start))])
+        used_slots = jnp.where(self.decodes.num_tokens > 0, jnp.arange(1, first_row + 1), 0)
+        end = jnp.concatenate([jnp.max(used_slots, initial=0)[None], begin[1:] + self.prompts.num_tokens])
+        return jnp.stack([begin, end], axis=1).astype(jnp.int32)
+
+    def attend(
+        self,
+        attend: Callable[[tuple[Any, ...], Any, Paging], tuple[Shaped[Array, "seq token ..."], Any]],
+        arrays: tuple[Shaped[Array, "token ..."], ...],
+        cache: Any,
+    ) -> tuple[Shaped[Array, "token ..."], Any]:
+        """Call a function for the tokens of each region, `[seq, token, ...]`, and join what it returns.
+
+        Args:
+            attend: takes the arrays, the cache and the paging of a region; returns one array, and the cache.
+            arrays: of the tokens of the step.
+            cache: passed from call to call.
+        """
+        num_tokens, num_decodes = len(arrays[0]), len(self.decodes.start)
+        results = []
+        for paging, first, width in (
+            (self.decodes, 0, 1),
+            (self.prompts, num_decodes, self.width(num_tokens)),
+        ):
+            num_seqs = len(paging.start)
+            if num_seqs > 0:
+                end = first + num_seqs * width
+                own = tuple(array[first:end].reshape(num_seqs, width, *array.shape[1:]) for array in arrays)
+                attended, cache = attend(own, cache, paging)
+                results.append(attended.reshape(num_seqs * width, *attended.shape[2:]))
+        return results[0] if len(results) == 1 else jnp.concatenate(results), cache

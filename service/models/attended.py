@@ -4,24 +4,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from service.kernels.attention import KVHeads, QueryHeads
+type Attended = Float[Array, "token kv_head group head_dim"]
 
 EXCLUSIVE_EPS = 1e-6
 
 
-def without_own_value(attended: QueryHeads, values: KVHeads) -> QueryHeads:
+def without_own_value(attended: Attended, values: Float[Array, "token kv_head head_dim"]) -> Attended:
     """Subtract from each result its component along its token's own value.
 
     Source: Levanter `models/snowball.py` (exclusive self-attention).
     """
-    wide, own = attended.astype(jnp.float32), values[:, :, :, None, :].astype(jnp.float32)
+    wide, own = attended.astype(jnp.float32), values[:, :, None, :].astype(jnp.float32)
     product, square = (jnp.sum(part * own, axis=-1, keepdims=True) for part in (wide, own))
     return (wide - product / (square + EXCLUSIVE_EPS) * own).astype(attended.dtype)
 
 
 def gated_heads(
-    attended: QueryHeads, x: Float[Array, "seq token embed"], gates: Float[Array, "kv_head group embed"]
-) -> QueryHeads:
+    attended: Attended, x: Float[Array, "token embed"], gates: Float[Array, "kv_head group embed"]
+) -> Attended:
     """Multiply the result of each query head by a number between 0 and 2, which depends on the layer's input."""
-    of_head = jnp.einsum("ste,kge->stkg", x, gates, preferred_element_type=jnp.float32)
+    of_head = jnp.einsum("te,kge->tkg", x, gates, preferred_element_type=jnp.float32)
     return (attended.astype(jnp.float32) * (2 * jax.nn.sigmoid(of_head))[..., None]).astype(attended.dtype)

@@ -10,10 +10,11 @@ import haliax as hax
 import jax
 import jax.numpy as jnp
 from haliax import NamedArray
+from jaxtyping import Array
 
 from service.kernels.attention import AttentionKernel, LayerCache, Scoring
 from service.kernels.memory import attend_memory
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, Regions
 from service.kernels.reference import write_tokens
 from service.kernels.sharded import ShardedAttention
 from service.models.attended import gated_heads, without_own_value
@@ -32,7 +33,7 @@ class StepAttention:
 
     multiply: Multiply
     kernel: AttentionKernel | ShardedAttention
-    paging: Paging
+    regions: Regions
 
     def __call__(
         self,
@@ -55,21 +56,24 @@ class StepAttention:
             with jax.named_scope("rope"):
                 query, key = _rotated(query, rotation), _rotated(key, rotation)
         key, value = _with_nans_in_keys(key, value)
-        attended, cache = self.kernel.attend(
-            query.rearrange(("seq", "token", "kv_head", "group", "head_dim")).array,
-            key.rearrange(("seq", "token", "kv_head", "head_dim")).array,
-            value.rearrange(("seq", "token", "kv_head", "head_dim")).array,
-            cache,
-            self.paging,
-            scoring=Scoring(description.scale, description.window, description.soft_cap),
-            sinks=weights["sinks"].array if description.has_sinks else None,
+        heads = (
+            query.rearrange(("token", "kv_head", "group", "head_dim")).array,
+            key.rearrange(("token", "kv_head", "head_dim")).array,
+            value.rearrange(("token", "kv_head", "head_dim")).array,
         )
+        scoring = Scoring(description.scale, description.window, description.soft_cap)
+        sinks = weights["sinks"].array if description.has_sinks else None
+
+        def attend(own: tuple[Array, ...], cache: LayerCache, paging: Paging) -> tuple[Array, LayerCache]:
+            query, key, value = own
+            return self.kernel.attend(query, key, value, cache, paging, scoring=scoring, sinks=sinks)
+
+        attended, cache = self.regions.attend(attend, heads, cache)
         if description.is_exclusive:
-            own_values = value.rearrange(("seq", "token", "kv_head", "head_dim")).array
-            attended = without_own_value(attended, own_values)
+            attended = without_own_value(attended, heads[2])
         if description.has_gates:
-            attended = gated_heads(attended, x.rearrange(("seq", "token", "embed")).array, weights["head_gates"].array)
-        merged = hax.named(attended.reshape(*attended.shape[:2], -1), ("seq", "token", "heads"))
+            attended = gated_heads(attended, x.rearrange(("token", "embed")).array, weights["head_gates"].array)
+        merged = hax.named(attended.reshape(len(attended), -1), ("token", "heads"))
         with jax.named_scope("output"):
             out = self.multiply.constrained(self.multiply(merged, weights, "output", ("heads",)))
         if description.has_output_bias:
@@ -108,16 +112,20 @@ class MemoryAttention:
     """Attention to the output of an encoder, whose keys and values lie in pages of the cache."""
 
     multiply: Multiply
-    memory: Paging
+    memory: Regions
 
     def __call__(self, x: NamedArray, description: Attention, weights: NamedWeights, cache: LayerCache) -> NamedArray:
         """Attend from each token to all of its sequence's memory."""
         query = self.multiply(x, weights, "memory_query", ("embed",))
         if description.has_bias:
             query = query + weights["memory_query_bias"]
-        heads = query.rearrange(("seq", "token", "kv_head", "group", "head_dim")).array
-        attended = attend_memory(heads, cache, self.memory, scale=description.scale)
-        merged = hax.named(attended.reshape(*attended.shape[:2], -1), ("seq", "token", "heads"))
+        heads = query.rearrange(("token", "kv_head", "group", "head_dim")).array
+
+        def attend(own: tuple[Array, ...], cache: LayerCache, memory: Paging) -> tuple[Array, LayerCache]:
+            return attend_memory(own[0], cache, memory, scale=description.scale), cache
+
+        attended, _ = self.memory.attend(attend, (heads,), cache)
+        merged = hax.named(attended.reshape(len(attended), -1), ("token", "heads"))
         out = self.multiply.constrained(self.multiply(merged, weights, "memory_output", ("heads",)))
         return out + weights["memory_output_bias"] if description.has_output_bias else out
 
@@ -130,8 +138,8 @@ class MemoryAttention:
         if description.has_bias:
             value = value + weights["memory_value_bias"]
         key, value = _with_nans_in_keys(key, value)
-        keys, values = (part.rearrange(("seq", "token", "kv_head", "head_dim")).array for part in (key, value))
-        return write_tokens(cache, keys, values, self.memory)
+        keys, values = (part.rearrange(("token", "kv_head", "head_dim")).array[None] for part in (key, value))
+        return write_tokens(cache, keys, values, self.memory.prompts)
 
 
 def _bias(description: Attention, weights: NamedWeights) -> NamedArray:
@@ -157,7 +165,7 @@ def _with_nans_in_keys(key: NamedArray, value: NamedArray) -> tuple[NamedArray, 
 
 def _rotated(x: NamedArray, rotation: Rotation) -> NamedArray:
     """Rotate each pair (i, i + rotary_dim / 2) by its angle, as Hugging Face pairs them; leave the other dimensions."""
-    cosine, sine = (hax.named(part, ("seq", "token", ROTARY)) for part in rotation)
+    cosine, sine = (hax.named(part, ("token", ROTARY)) for part in rotation)
     half, head_dim = cosine.resolve_axis(ROTARY).size, x.resolve_axis("head_dim").size
     first = x.slice("head_dim", ROTARY, start=0, length=half)
     second = x.slice("head_dim", ROTARY, start=half, length=half)

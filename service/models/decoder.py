@@ -5,7 +5,7 @@ query, key and value; gate and up.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import haliax as hax
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, Regions
 from service.kernels.products.linear import PLAIN, Products
 from service.kernels.products.quantized import Fp8Products
 from service.kernels.reference import PagedReference
@@ -100,31 +100,32 @@ class Decoder:
         )
 
     def embed(
-        self, weights: Weights, token_ids: Int[Array, "seq token"], positions: Int[Array, "seq token"]
-    ) -> tuple[Float[Array, "seq token hidden"], tuple[Rotation, ...]]:
+        self, weights: Weights, token_ids: Int[Array, " token"], positions: Int[Array, " token"]
+    ) -> tuple[Float[Array, "token hidden"], tuple[Rotation, ...]]:
         """Return the tokens' embeddings, and the RoPE tables of their positions, one for each rotation."""
         config, named = self.config, self._named(weights, self.weight_specs())
         with jax.named_scope("embed"):
-            hidden = self._embedded(named, hax.named(token_ids, ("seq", "token")))
+            hidden = self._embedded(named, hax.named(token_ids, "token"))
             if config.num_positions:
                 # Padding may lie past the last position.
                 learned = weights["positions"].at[positions].get(mode="clip")
-                hidden = hidden + hax.named(learned, ("seq", "token", "embed"))
+                hidden = hidden + hax.named(learned, ("token", "embed"))
             # The multiplier is rounded as a parameter is. Source: transformers `modeling_gemma.py` (normalizer)
             multiplier = float(np.asarray(config.embed_multiplier, self.dtype))
             hidden = self._multiply.constrained(_scaled(hidden, multiplier))
             hidden = normalized(hidden, config.embed_norm, named, "embed_norm")
         rotations = tuple(self._rotation(rope, positions) for rope in config.rotations)
-        return hidden.rearrange(("seq", "token", "embed")).array, rotations
+        return hidden.rearrange(("token", "embed")).array, rotations
 
     def run_layer_group(
         self, group: LayerGroup, weights: Sequence[jax.Array], cache: Cache, inputs: LayerGroupInputs
-    ) -> tuple[Float[Array, "seq token hidden"], Cache]:
+    ) -> tuple[Float[Array, "token hidden"], Cache]:
         """Run a group's layers; the returned cache holds the tokens' keys and values."""
         specs = {spec.name: spec for spec in self.weight_specs()}
         named = self._named(dict(zip(group.weights, weights, strict=True)), [specs[name] for name in group.weights])
-        hidden = hax.named(inputs.hidden, ("seq", "token", "embed"))
-        attend = StepAttention(self._multiply, self._kernel, inputs.paging)
+        hidden = hax.named(inputs.hidden, ("token", "embed"))
+        multiply = replace(self._multiply, spans=inputs.regions.spans(len(inputs.hidden)))
+        attend = StepAttention(multiply, self._kernel, inputs.regions)
         new_cache = []
         for number, layer_cache in zip(group.layers, cache, strict=True):
             layer, prefix = self.config.layers[number], f"layers.{number}."
@@ -137,15 +138,15 @@ class Decoder:
             hidden = hidden + _scaled(added, layer.residual_multiplier)
             if layer.memory_attention is not None:
                 assert inputs.memory is not None, "a sequence of a model with an encoder has a memory"
-                attend_memory = MemoryAttention(self._multiply, inputs.memory)
+                attend_memory = MemoryAttention(multiply, inputs.memory)
                 x = normalized(hidden, layer.memory_norm, own, "memory_norm")
                 hidden = hidden + attend_memory(x, layer.memory_attention, own, new_layer_cache)
             x = normalized(hidden, layer.mlp_norm, own, "mlp_norm")
-            made = feed_forward(x, layer.feed_forward, own, self._multiply)
+            made = feed_forward(x, layer.feed_forward, own, multiply)
             added = normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
             hidden = hidden + _scaled(added, layer.residual_multiplier)
             new_cache.append(new_layer_cache)
-        return hidden.rearrange(("seq", "token", "embed")).array, tuple(new_cache)
+        return hidden.rearrange(("token", "embed")).array, tuple(new_cache)
 
     def remember(
         self,
@@ -158,8 +159,8 @@ class Decoder:
         """Write the keys and values of an encoder's output into pages, in every layer of a group."""
         specs = {spec.name: spec for spec in self.weight_specs()}
         named = self._named(dict(zip(group.weights, weights, strict=True)), [specs[name] for name in group.weights])
-        rows, new_cache = hax.named(output[None], ("seq", "token", "embed")), []
-        memory_attention = MemoryAttention(self._multiply, memory)
+        rows, new_cache = hax.named(output, ("token", "embed")), []
+        memory_attention = MemoryAttention(self._multiply, Regions.of_prompts(memory))
         for number, layer_cache in zip(group.layers, cache, strict=True):
             attention, prefix = self.config.layers[number].memory_attention, f"layers.{number}."
             assert attention is not None, "only a model with an encoder is given its output"
@@ -167,14 +168,24 @@ class Decoder:
             new_cache.append(memory_attention.remember(rows, attention, own, layer_cache))
         return tuple(new_cache)
 
-    def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
-        """Return float32 logits of hidden states after the last layer group."""
+    def logits(
+        self, weights: Weights, hidden: Float[Array, "sample hidden"], num_used: Int[Array, ""] | None = None
+    ) -> Float[Array, "sample vocab"]:
+        """Return float32 logits of hidden states after the last layer group.
+
+        Args:
+            weights: of the model.
+            hidden: the states.
+            num_used: how many of them are used; the logits of the others may be zero. None for all.
+        """
         config, named = self.config, self._named(weights, self.weight_specs())
         unembed = "embed" if config.has_tied_embeddings else "unembed"
         states = normalized(hax.named(hidden, ("sample", "embed")), config.final_norm, named, "final_norm")
         with jax.named_scope("unembed"):
             # Sharded first, then gathered: for replicated logits alone the compiler would gather the weights instead.
-            product = self._multiply(states, named, unembed, ("embed",), dtype=jnp.float32)
+            spans = None if num_used is None else jnp.stack([jnp.int32(0), num_used.astype(jnp.int32)])[None]
+            multiply = replace(self._multiply, spans=spans)
+            product = multiply(states, named, unembed, ("embed",), dtype=jnp.float32)
             sharded = self._multiply.constrained(product)
         logits = sharded.rearrange(("sample", "vocab")).array
         if config.logits_multiplier != 1:
@@ -203,8 +214,8 @@ class Decoder:
             hidden = hidden.astype(jnp.float32) * scale.take("vocab", token_ids)
         return hidden.astype(self.dtype)
 
-    def _rotation(self, rope: RopeConfig, positions: Int[Array, "seq token"]) -> Rotation:
-        angles = positions.astype(jnp.float32)[:, :, None] * rope.inverse_frequencies()[None, None, :]
+    def _rotation(self, rope: RopeConfig, positions: Int[Array, " token"]) -> Rotation:
+        angles = positions.astype(jnp.float32)[:, None] * rope.inverse_frequencies()[None, :]
         cosine, sine = jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor
         return Rotation(cosine.astype(self.dtype), sine.astype(self.dtype))
 

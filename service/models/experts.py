@@ -26,7 +26,10 @@ def mixture(x: NamedArray, description: Experts, weights: NamedWeights, multiply
     with jax.named_scope("router"):
         logits = multiply(hax.named(tokens, ("token", "embed")), weights, "router", ("embed",), dtype=jnp.float32)
         factors, chosen = route(logits.array, description, weights)
-        place, sizes = places_by_group(chosen.reshape(-1), description.num_experts)
+        # Padding comes last, as if of one more expert, which multiplies nothing.
+        groups = jnp.where(multiply.is_token(len(tokens))[:, None], chosen, description.num_experts)
+        place, sizes = places_by_group(groups.reshape(-1), description.num_experts + 1)
+        sizes = sizes[:-1]
         order = jnp.zeros_like(place).at[place].set(jnp.arange(len(place), dtype=place.dtype))
     rows, expert_of_row = tokens[order // description.top_k], chosen.reshape(-1)[order]
     part_axis = 2 if description.is_interleaved else 1

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.paging import Paging
+from service.kernels.paging import Regions
 from service.models.weight_spec import WeightSpec
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
@@ -31,10 +31,10 @@ class LayerGroup(NamedTuple):
 class LayerGroupInputs(NamedTuple):
     """The inputs of a layer group besides weights and cache."""
 
-    hidden: Float[Array, "seq token hidden"]  # from the previous layer group
+    hidden: Float[Array, "token hidden"]  # from the previous layer group
     rotation: Any  # as `embed` returned it
-    paging: Paging
-    memory: Paging | None = None  # the pages of each sequence's encoder output; None for a model without an encoder
+    regions: Regions
+    memory: Regions | None = None  # the pages of each sequence's encoder output; None for a model without an encoder
 
 
 class Shardings(NamedTuple):
@@ -87,17 +87,19 @@ class PagedDecoder(Protocol):
         ...
 
     def embed(
-        self, weights: Weights, token_ids: Int[Array, "seq token"], positions: Int[Array, "seq token"]
-    ) -> tuple[Float[Array, "seq token hidden"], Any]:
+        self, weights: Weights, token_ids: Int[Array, " token"], positions: Int[Array, " token"]
+    ) -> tuple[Float[Array, "token hidden"], Any]:
         """Return the hidden states before the first layer group, and a pytree of the positions for every group."""
         ...
 
     def run_layer_group(
         self, group: LayerGroup, weights: Sequence[jax.Array], cache: Cache, inputs: LayerGroupInputs
-    ) -> tuple[Float[Array, "seq token hidden"], Cache]:
+    ) -> tuple[Float[Array, "token hidden"], Cache]:
         """Run a group's layers; the returned cache holds the tokens."""
         ...
 
-    def logits(self, weights: Weights, hidden: Float[Array, "sample hidden"]) -> Float[Array, "sample vocab"]:
-        """Return float32 logits of hidden states after the last layer group."""
+    def logits(
+        self, weights: Weights, hidden: Float[Array, "sample hidden"], num_used: Int[Array, ""]
+    ) -> Float[Array, "sample vocab"]:
+        """Return float32 logits of hidden states after the last layer group; of the first `num_used`, at least."""
         ...

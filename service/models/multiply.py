@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import haliax as hax
 import jax
+import jax.numpy as jnp
 from haliax import NamedArray
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, DTypeLike, Float, Int32
+from jaxtyping import Array, Bool, DTypeLike, Float, Int32
 
 from service.device.mesh import MODEL_AXIS, DeviceMesh
 from service.kernels.products.grouped import grouped_linear
@@ -26,6 +27,7 @@ class Multiply:
     products: Products = PLAIN
     fp8: Fp8Products = Fp8Products.FUSED  # of weights in FP8
     mesh: DeviceMesh | None = None  # devices that share each step; None for one
+    spans: Int32[Array, "span 2"] | None = None  # the runs of rows that are tokens, which suffice; None for all rows
 
     def __call__(
         self, x: NamedArray, weights: NamedWeights, name: str, axes: tuple[str, ...], dtype: DTypeLike | None = None
@@ -40,8 +42,16 @@ class Multiply:
             num_in_axes=len(axes),
             dtype=dtype,
             fp8=self.fp8,
+            spans=self.spans,
         )
         return hax.named(out, (*kept, *weight.axes[: -len(axes)]))
+
+    def is_token(self, num_rows: int) -> Bool[Array, " row"]:
+        """Return which of so many rows are tokens."""
+        if self.spans is None:
+            return jnp.ones(num_rows, bool)
+        rows = jnp.arange(num_rows, dtype=jnp.int32)[:, None]
+        return jnp.any((rows >= self.spans[None, :, 0]) & (rows < self.spans[None, :, 1]), axis=1)
 
     def grouped(
         self,

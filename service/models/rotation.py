@@ -8,5 +8,5 @@ from jaxtyping import Array, Float
 class Rotation(NamedTuple):
     """Cosine and sine of each token's angles, times the attention factor."""
 
-    cosine: Float[Array, "seq token half_rotary_dim"]
-    sine: Float[Array, "seq token half_rotary_dim"]
+    cosine: Float[Array, "token half_rotary_dim"]
+    sine: Float[Array, "token half_rotary_dim"]

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from service.errors import UnsupportedModel
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, Regions
 from service.models.interface import LayerGroupInputs, PagedDecoder
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -71,16 +71,16 @@ class Scorer:
         caches = [steps.empty_cache(group) for group in self.spec.layer_groups]
         for start in range(0, len(token_ids), STEP_TOKENS):
             part = token_ids[start : start + STEP_TOKENS]
-            padded = np.zeros((1, STEP_TOKENS), np.int32)
-            padded[0, : len(part)] = part
+            padded = np.zeros(STEP_TOKENS, np.int32)
+            padded[: len(part)] = part
             begin, num_tokens = (jnp.array([number], jnp.int32) for number in (start, len(part)))
-            paging = Paging(begin, num_tokens, pages)
-            hidden, rotation = steps.embed(self.weights, padded, paging)
+            regions = Regions.of_prompts(Paging(begin, num_tokens, pages))
+            hidden, rotation = steps.embed(self.weights, padded, regions)
             for index, group in enumerate(self.spec.layer_groups):
                 weights = [self.weights[name] for name in group.weights]
-                inputs = LayerGroupInputs(hidden, rotation, paging)
+                inputs = LayerGroupInputs(hidden, rotation, regions)
                 hidden, caches[index] = steps.layers[group.kind](weights, caches[index], inputs)
-            yield np.asarray(steps.logits(self.weights, hidden[0]))[: len(part)]
+            yield np.asarray(steps.logits(self.weights, hidden))[: len(part)]
 
     @functools.cached_property
     def _steps(self) -> "_Steps":
@@ -96,9 +96,9 @@ class _Steps:
             kind: jax.jit(functools.partial(model.run_layer_group, group), donate_argnums=1)
             for kind, group in first_of_kind.items()
         }
-        self.logits = jax.jit(model.logits)
+        self.logits = jax.jit(lambda weights, hidden: model.logits(weights, hidden, jnp.int32(len(hidden))))
         self.embed = jax.jit(
-            lambda weights, token_ids, paging: model.embed(weights, token_ids, paging.positions(token_ids.shape[1]))
+            lambda weights, token_ids, regions: model.embed(weights, token_ids, regions.positions(len(token_ids)))
         )
         self._initial_cache = functools.partial(model.initial_cache, spec.shapes.layout)
 

@@ -225,8 +225,15 @@ class Settings(BaseModel):
         default=512,
         ge=16,
         le=16384,
-        description="Prompt tokens per prefill step. Longer prompts are prefilled in chunks between decode steps. For "
-        "an encoder, the total tokens of a step.",
+        description="The most prompt tokens per step. Longer prompts are prefilled in chunks. For an encoder, the "
+        "total tokens of a step.",
+    )
+    max_step_stall_ms: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="How long prompts may hold up each token of running sequences, in milliseconds: a step computes as "
+        "much of prompts as takes so long on this device, but at least 64 tokens. Unset: as long as two decode steps.",
     )
     page_size: int | None = Field(
         default=None,

@@ -29,6 +29,8 @@ ROUTES = {
     "/openapi.json",
     "/tokenize",
     "/tokenizer_info",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
     "/v1/chat/completions",
     "/v1/completions",
     "/embedding",

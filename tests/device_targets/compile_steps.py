@@ -20,8 +20,7 @@ from scripts.memory_table import MODELS
 from service.compile.aot import compile_programs
 from service.compile.program import Executable, Program
 from service.device.memory import usable_memory_bytes
-from service.engine.shapes import StepKind
-from service.engine.steps.keys import Sample, SamplingPart, SlotProgram, Whole, choice_parts, initial_keys, step_keys
+from service.engine.steps.keys import Sample, Sampler, SingleProgram, Whole, initial_keys, samplers, step_keys
 from service.settings import Settings
 from service.start.devices import use_target
 from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
@@ -36,7 +35,7 @@ SMALLEST_WEIGHT_BYTES = 5 * 2**20
 def main(target: str, model: str, kv_dtype: str = "auto") -> None:
     """Compile, and print a line of JSON."""
     devices = use_target(target).devices
-    located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]))
+    located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]), layout=None)
     settings = Settings(max_num_seqs=NUM_SEQS, max_concurrent_requests=NUM_SEQS, kv_dtype=kv_dtype)
     spec = choose_engine_spec(settings, located, devices)
     programs = [*steps_of(few_layers(spec, NUM_LAYERS)), *whole_step_of(spec)]
@@ -68,15 +67,14 @@ def few_layers(spec: EngineSpec, num_layers: int) -> EngineSpec:
 def steps_of(spec: EngineSpec) -> list[Program]:
     """The programs of the largest step of either kind, and those that only some requests need."""
     shapes, groups = spec.shapes, spec.layer_groups
-    prefill = max(shapes.prefill_grid, key=lambda bucket: (bucket.num_pages, bucket.num_tokens))
-    decode = max(shapes.decode_grid)
+    decode = max(shapes.decode_buckets)
     keys = [
-        *step_keys(StepKind.PREFILL, prefill, groups),
-        *step_keys(StepKind.DECODE, decode, groups),
-        *(Whole(choice, decode) for choice in choice_parts(shapes) if choice is not SamplingPart.GREEDY),
-        *(Sample(part, NUM_SEQS) for part in SamplingPart),
+        *step_keys(max(shapes.prompt_buckets), groups, shapes),
+        *step_keys(decode, groups, shapes),
+        *(Whole(sampler, decode) for sampler in (Sampler.TOP_P, Sampler.RANDOM)),
+        *(Sample(sampler, NUM_SEQS) for sampler in samplers(shapes)),
         *initial_keys(groups),
-        SlotProgram.COUNT_TOKENS,
+        SingleProgram.COUNT_TOKENS,
     ]
     names = set(map(str, keys))
     return [program for program in spec.programs(spec.model()) if program.name in names]
@@ -84,7 +82,7 @@ def steps_of(spec: EngineSpec) -> list[Program]:
 
 def whole_step_of(spec: EngineSpec) -> list[Program]:
     """The largest decode step as one program, with all layers."""
-    name = str(Whole(SamplingPart.GREEDY, max(spec.shapes.decode_grid)))
+    name = str(Whole(Sampler.GREEDY, max(spec.shapes.decode_buckets)))
     return [program for program in spec.programs(spec.model()) if program.name == name]
 
 

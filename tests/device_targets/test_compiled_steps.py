@@ -22,7 +22,7 @@ STEPS = [
     ("kv8", "v6e-1", SMALL, "fp8"),
 ]
 PADDING = 1.02  # that the layout of an array on a TPU may add
-SAMPLING = ("adjust", "choose", "greedy", "random", "logprobs")
+SAMPLERS = ("general", "greedy", "random", "top-p")
 
 
 @pytest.mark.slow
@@ -33,12 +33,12 @@ def test_steps_compile_into_what_the_planner_expects(kernel, target, model, kv_d
     report = compile_steps(platform, target, model, kv_dtype)
     programs = report["programs"]
     assert report["kernel"] == kernel
-    assert {name.partition("-")[0] for name in programs} >= {"embed", "prefill", "decode", "logits", *SAMPLING}
+    assert {name.partition("-seqs")[0] for name in programs} >= {"embed", *(f"sample-{name}" for name in SAMPLERS)}
     assert [fault for name, facts in programs.items() for fault in faults(name, facts, platform)] == []
     # All of a decode step is one program on a GPU, whichever way its tokens are chosen.
-    whole = [name.split("-")[1] for name in programs if name.startswith("whole")]
-    assert sorted(whole) == (["choose", "greedy", "random"] if platform == "gpu" else [])
-    [decode] = (facts for name, facts in programs.items() if name.startswith("decode"))
+    whole = [name.partition("-seqs")[0] for name in programs if name.startswith("whole")]
+    assert sorted(whole) == (["whole-greedy", "whole-random", "whole-top-p"] if platform == "gpu" else [])
+    [decode] = (facts for name, facts in programs.items() if name.startswith("layers") and name.endswith("rows0"))
     caches_bytes = decode["changed_bytes"] / report["layer_fraction"]
     if platform == "gpu":
         [of_all_layers] = (facts for name, facts in programs.items() if name.startswith("whole-greedy"))
@@ -54,7 +54,7 @@ def test_steps_compile_into_what_the_planner_expects(kernel, target, model, kv_d
 
 def faults(name: str, facts: dict, platform: str) -> list[str]:
     """Say what is wrong with a program."""
-    is_step = not name.startswith((*SAMPLING, "initial"))
+    is_step = not name.startswith(("sample", "initial"))
     found = {
         "does not reuse its state": facts["aliased_bytes"] < facts["changed_bytes"],
         "copies a weight or cache": is_step and facts["large_copies"],

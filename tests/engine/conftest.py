@@ -13,7 +13,7 @@ from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
 from service.observability.model_metrics import ModelMetrics
 
-SHAPES = EngineShapes(num_slots=3, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=8)
+SHAPES = EngineShapes(num_slots=3, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=8, row_tokens=4)
 
 
 @pytest.fixture(scope="session")

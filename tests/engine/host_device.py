@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from service.engine.shapes import StepKind
-
 NEVER_WRITTEN = 41  # not 0: a position that was never written must show
 
 
@@ -33,10 +31,10 @@ class HostDevice:
 
     def dispatch(self, plan, read_previous):
         self.num_steps += 1
-        return HostResult([self._run(plan.kind, row) for row in plan.seqs])
+        return HostResult([self._run(row) for row in plan.seqs])
 
-    def _run(self, kind, row):
-        token_ids = row.token_ids if kind is StepKind.PREFILL else (self._last_token_ids[row.slot],)
+    def _run(self, row):
+        token_ids = row.token_ids or (self._last_token_ids[row.slot],)
         cache, pages = self._pages, row.sequence.pages
         page_size = cache.shape[1]
         for position, token_id in enumerate(token_ids, row.start):

@@ -13,11 +13,9 @@ from service.compile.aot import compile_programs
 from service.compile.lazy import BuildPlan, LazyExecutables
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
-from service.engine.schedule.chunking import Chunking
-from service.engine.shapes import Bucket, EngineShapes, PrefillShapes, StepKind, available_steps, sufficient_buckets
+from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, available_steps, sufficient_buckets
 from service.engine.steps.keys import (
     compile_order,
-    occasional_keys,
     program_keys,
     step_keys,
     sufficient_keys,
@@ -38,8 +36,8 @@ def engine_shapes(draw):
         page_size=page_size,
         max_model_len=max_model_len,
         max_prefill_tokens=draw(st.sampled_from([8, 64, 100, 512])),
-        prefill_seqs=draw(st.sampled_from([(1,), (1, 4), (1, 2, 4)])),
-        prefill_step_cost_tokens=draw(st.sampled_from([40, 512])),
+        row_tokens=page_size * draw(st.integers(1, 4)),
+        skips_padding=draw(st.booleans()),
     )
 
 
@@ -48,36 +46,26 @@ def test_whatever_is_compiled_there_is_a_step_for_every_chunk_that_is_cut_and_fo
     also = data.draw(st.sets(st.sampled_from(shapes.buckets)))
     compiled = also | set(sufficient_buckets(shapes))
     steps = available_steps(shapes, compiled)
-    chunking = Chunking(steps.prefill)
-    start = data.draw(st.integers(0, shapes.max_model_len - 1))
-    most = min(4, shapes.num_slots)
-    lengths = data.draw(st.lists(st.integers(1, shapes.max_model_len - start), min_size=1, max_size=most))
-    num_seqs = chunking.choose_num_seqs(lengths)
-    widths = [min(length, steps.prefill.width(num_seqs)) for length in lengths[:num_seqs]]
-    chunk = chunking.first_chunk(lengths[0]) if num_seqs == 1 else max(widths)
-    needed = Bucket(num_seqs, chunk)
-    assert (StepKind.PREFILL, steps.grids[StepKind.PREFILL].smallest(needed)) in compiled
-    used = data.draw(st.integers(1, steps.num_slots))
-    decode = steps.grids[StepKind.DECODE].smallest(Bucket(used, 1))
-    assert (StepKind.DECODE, decode) in compiled
+    needed = Bucket(data.draw(st.integers(0, steps.num_slots)), data.draw(st.integers(0, steps.num_rows)))
+    assert shapes.smallest(steps.buckets, needed) in compiled
 
 
 @given(engine_shapes())
 def test_once_all_are_compiled_the_steps_are_those_of_the_shapes(shapes):
     steps = available_steps(shapes, set(shapes.buckets))
     assert steps.is_complete
-    assert [list(grid) for grid in steps.grids.values()] == [list(grid) for grid in shapes.grids.values()]
-    assert steps.prefill == shapes.prefill
+    assert set(steps.buckets) == set(shapes.buckets)
+    assert (steps.num_rows, steps.num_slots) == (shapes.row_counts[-1], shapes.num_slots)
 
 
 def test_steps_appear_as_they_are_compiled():
     shapes = EngineShapes(num_slots=4, num_pages=256, page_size=16, max_model_len=1024, max_prefill_tokens=128)
     compiled = set(sufficient_buckets(shapes))
     steps = available_steps(shapes, compiled)
-    assert steps.num_slots == 1
-    compiled.add((StepKind.DECODE, Bucket(4, 1)))
+    assert (steps.num_slots, steps.num_rows) == (1, 1)
+    compiled.add(Bucket(4, 0))
     steps = available_steps(shapes, compiled)
-    assert steps.grids[StepKind.DECODE].smallest(Bucket(2, 1)) == Bucket(4, 1)
+    assert shapes.smallest(steps.buckets, Bucket(2, 0)) == Bucket(4, 0)
     assert steps.num_slots == 4
     assert not steps.is_complete
     compiled.update(shapes.buckets)
@@ -86,13 +74,13 @@ def test_steps_appear_as_they_are_compiled():
 
 def test_sequences_wait_for_slots_that_no_step_serves_yet():
     scheduler = make_scheduler(num_slots=3, max_tokens=8)
-    shapes = PrefillShapes(8, num_seqs=(1, 2, 4), step_cost_tokens=512)
-    scheduler.adapt(shapes, num_slots=1)
+    steps = AvailableSteps((), num_rows=2, num_slots=1, is_complete=False)
+    scheduler.adapt(steps)
     for name in "abc":
         scheduler.add(make_request(name, 4, max_tokens=20))
     step(scheduler)
     assert (scheduler.num_running, scheduler.num_waiting) == (1, 2)
-    scheduler.adapt(shapes, num_slots=3)
+    scheduler.adapt(steps._replace(num_slots=3))
     step(scheduler)
     assert (scheduler.num_running, scheduler.num_waiting) == (3, 0)
 
@@ -167,21 +155,20 @@ def test_every_request_is_served_by_what_suffices_and_by_more_as_it_comes(starti
 
 def test_what_traffic_would_use_is_compiled_next(start_engine):
     model = HandCountedModel()
-    shapes = EngineShapes(
-        num_slots=1, num_pages=12, page_size=4, max_model_len=48, max_prefill_tokens=33, prefill_seqs=(1,)
-    )
+    shapes = EngineShapes(num_slots=2, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=32, row_tokens=4)
     compiled = compile_programs(engine_programs(model, shapes, {}), num_threads=2)
     sufficient = names_of(sufficient_keys(shapes, model.layer_groups))
     gated = GatedMaking({name: program.executable for name, program in compiled.items()}, sufficient)
     with begun_start(gated, model, shapes) as (runner, lazy):
         lazy.build_rest()  # both threads wait at the gate, with what comes first
         engine = start_engine(runner, shapes=shapes)
-        engine.generate(requests([[1, 2, 3]], 3))
+        engine.generate(requests([[*range(1, 14)]], 3))
         gated.gate.set()
         lazy.wait()
         engine.stop()
-    short = shapes.prefill_grid.smallest(Bucket(1, 3))
-    assert gated.asked[len(sufficient) + 2] in names_of(step_keys(StepKind.PREFILL, short, model.layer_groups))
+    wanted = shapes.smallest(shapes.buckets, Bucket(0, 4))
+    assert wanted not in sufficient_buckets(shapes)
+    assert gated.asked[len(sufficient) + 2] in names_of(step_keys(wanted, model.layer_groups, shapes))
 
 
 def test_a_request_that_needs_a_missing_executable_waits_for_that_one_and_is_told(
@@ -231,9 +218,6 @@ def test_the_order_of_compiling_has_every_program_once_and_what_suffices_first(m
     assert set(order) == set(program_keys(shapes, groups))
     first = sufficient_keys(shapes, groups)
     assert order[: len(first)] == first
-    all_slots = max(shapes.decode_grid)
-    wide = [key for key in step_keys(StepKind.DECODE, all_slots, groups) if key not in first]
+    all_slots = max(shapes.decode_buckets)
+    wide = [key for key in step_keys(all_slots, groups, shapes) if key not in first]
     assert order[len(first) : len(first) + len(wide)] == wide
-    occasional = occasional_keys(shapes, [1, all_slots.num_seqs])
-    begin = len(first) + len(wide)
-    assert order[begin : begin + len(occasional)] == occasional

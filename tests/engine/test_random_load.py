@@ -29,7 +29,7 @@ SHAPES = EngineShapes(
     page_size=PAGE_SIZE,
     max_model_len=NUM_PAGES * PAGE_SIZE,
     max_prefill_tokens=16,
-    prefill_seqs=(1, 2, 4),
+    row_tokens=4,
     prefill_step_cost_tokens=8,
 )
 MAX_OPEN = 24
@@ -164,7 +164,7 @@ def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_p
         num_slots=NUM_SLOTS,
         num_pages=NUM_PAGES,
         page_size=PAGE_SIZE,
-        chunking=Chunking(SHAPES.prefill),
+        chunking=Chunking.of(SHAPES),
     )
     sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
     device = HostDevice(**sizes, breaking_sum=BREAKING_SUM)

@@ -20,7 +20,7 @@ from tests.engine.steps.sampling_reference import adjusted, log_softmax
 from tests.tolerances import SAME_LOGPROB_ATOL
 
 VOCAB = 50
-SHAPES = EngineShapes(num_slots=2, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=8)
+SHAPES = EngineShapes(num_slots=2, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=8, row_tokens=4)
 BREAKING_SUM = 13  # after tokens of this sum, modulo the vocabulary, the logits are NaN
 
 
@@ -30,14 +30,14 @@ class HandScoredModel(HandCountedModel):
     def __init__(self):
         super().__init__(vocab_size=VOCAB)
 
-    def logits(self, weights, hidden):
+    def logits(self, weights, hidden, num_used):
         sums = hidden[:, :1].astype(jnp.int32) % VOCAB
         tokens = jnp.arange(VOCAB)[None]
         scores = ((sums * 7 + tokens * tokens * 3) % 31).astype(jnp.float32) / 4 - 3
         return jnp.where((sums == BREAKING_SUM) & (tokens == 5), jnp.nan, scores)
 
     def scores(self, token_ids):
-        return np.asarray(self.logits({}, jnp.array([[float(sum(token_ids))]])))[0]
+        return np.asarray(self.logits({}, jnp.array([[float(sum(token_ids))]]), 1))[0]
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +218,7 @@ def test_a_sequence_that_lost_its_slot_goes_on_with_the_same_draws_and_the_same_
     outputs, preemptions = [], []
     for num_pages, groups in ((24, [[r] for r in requests]), (8, [requests])):
         for group in groups:
-            scheduler = Scheduler(num_slots=2, num_pages=num_pages, page_size=4, chunking=Chunking(SHAPES.prefill))
+            scheduler = Scheduler(num_slots=2, num_pages=num_pages, page_size=4, chunking=Chunking.of(SHAPES))
             sequences = [scheduler.add(request) for request in group]
             run_pipelined(scheduler, scored_runner)
             assert [sequence.finish_reason for sequence in sequences] == [FinishReason.LENGTH] * len(group)
@@ -231,7 +231,7 @@ def test_a_sequence_that_lost_its_slot_goes_on_with_the_same_draws_and_the_same_
 
 
 def test_penalties_and_prompt_logprobs_look_through_a_prefix_that_was_found(scored, scored_runner):
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=Chunking(SHAPES.prefill))
+    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=Chunking.of(SHAPES))
     prompt = tuple(i % 9 + 1 for i in range(18))
     scheduler.add(Request("first", prompt, 2, Sampling(temperature=0.0)))
     run_pipelined(scheduler, scored_runner)
@@ -245,7 +245,7 @@ def test_penalties_and_prompt_logprobs_look_through_a_prefix_that_was_found(scor
 
 
 def test_nobody_finds_the_pages_of_a_sequence_whose_scores_broke(scored_runner):
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=Chunking(SHAPES.prefill))
+    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=Chunking.of(SHAPES))
     prompt = (1,) * 12 + (BREAKING_SUM + VOCAB - 12,)
     for name in ("first", "again"):
         sequence = scheduler.add(Request(name, prompt, 2, Sampling(temperature=0.0)))
@@ -255,7 +255,7 @@ def test_nobody_finds_the_pages_of_a_sequence_whose_scores_broke(scored_runner):
 
 
 def test_a_broken_row_is_no_token(scored_state, scored_runner):
-    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=Chunking(SHAPES.prefill))
+    scheduler = Scheduler(num_slots=2, num_pages=24, page_size=4, chunking=Chunking.of(SHAPES))
     sequence = scheduler.add(Request("a", (6, 7), 6))
     plan = scheduler.plan()
     token_ids = scored_runner.dispatch(plan).read().tolist()

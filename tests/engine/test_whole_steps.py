@@ -18,7 +18,7 @@ from service.engine.steps.keys import compile_order, sufficient_keys, whole_keys
 from service.engine.steps.programs import engine_programs
 from service.models.interface import LayerGroup
 
-PARTS = EngineShapes(num_slots=1, num_pages=4, page_size=4, max_model_len=16, max_prefill_tokens=8, prefill_seqs=(1,))
+PARTS = EngineShapes(num_slots=1, num_pages=4, page_size=4, max_model_len=16, max_prefill_tokens=8, row_tokens=4)
 WHOLE = replace(PARTS, has_whole_steps=True)
 VOCAB = 50
 PROMPT, NUM_TOKENS = (3, 1, 4), 8
@@ -35,7 +35,7 @@ class TwoGroups(HandCountedModel):
 
     layer_groups = (LayerGroup("sum", range(1), ()), LayerGroup("sum", range(1, 2), ()))
 
-    def logits(self, weights, hidden):
+    def logits(self, weights, hidden, num_used):
         return ((hidden[:, :1].astype(jnp.int32) * 7 + jnp.arange(VOCAB)[None] ** 2 * 3) % 31).astype(
             jnp.float32
         ) / 4 - 3
@@ -76,7 +76,7 @@ def counted(executables, called):
 
 def tokens_and_calls(runner, called, sampling=GREEDY):
     """Return the tokens of a request and, for each decode step, the programs that it called."""
-    scheduler = Scheduler(num_slots=1, num_pages=4, page_size=4, chunking=Chunking(runner.shapes.prefill))
+    scheduler = Scheduler(num_slots=1, num_pages=4, page_size=4, chunking=Chunking.of(PARTS))
     sequence = scheduler.add(Request("a", PROMPT, NUM_TOKENS, sampling))
     scheduler.commit(plan := scheduler.plan(), runner.dispatch(plan).read().tolist())
     calls = []
@@ -90,7 +90,7 @@ def tokens_and_calls(runner, called, sampling=GREEDY):
 @pytest.mark.parametrize("sampling", PLAIN, ids=["greedy", "drawn", "limited"])
 def test_a_step_is_one_call_and_chooses_the_tokens_that_its_parts_choose(decoder, counted, called, sampling):
     of_parts, calls = tokens_and_calls(Runner(PARTS, decoder.layer_groups, {}, counted), called, sampling)
-    assert all(len(step) == 1 + len(decoder.layer_groups) + 2 for step in calls)
+    assert all(len(step) == 1 + len(decoder.layer_groups) + 1 for step in calls)
     tokens, calls = tokens_and_calls(Runner(WHOLE, decoder.layer_groups, {}, counted), called, sampling)
     assert len(set(of_parts)) > 1
     assert tokens == of_parts
@@ -125,7 +125,7 @@ def test_a_step_is_run_in_parts_until_the_whole_one_is_compiled(decoder, counted
     assert all(len(step) > 1 for step in calls)
     assert runner.waited_for_compile_s == 0
     lazy.wait()
-    assert tokens_and_calls(runner, called) == (tokens, [["whole-greedy-decode-seqs1-tokens1"]] * len(calls))
+    assert tokens_and_calls(runner, called) == (tokens, [["whole-greedy-seqs1-rows0"]] * len(calls))
 
 
 def test_running_everything_on_padding_calls_every_whole_step(decoder, counted, called):

@@ -82,6 +82,35 @@ def test_a_weight_in_bfloat16_gives_the_numbers_of_float32(num_tokens: int, num_
     np.testing.assert_array_equal(bfloat16(x, weight), float32(x, weight.astype(jnp.float32)))
 
 
+SPANS = [
+    [[0, 9]],
+    [[0, 3]],
+    [[0, 0], [4, 9]],
+    [[0, 2], [4, 6], [6, 7]],
+    [[0, 1], [1, 2], [2, 2], [7, 9]],
+    [[0, 0], [5, 5]],
+    [[0, 4], [8, 20]],  # to the end, however far a span reaches
+]
+
+
+@pytest.mark.parametrize("spans", SPANS, ids=str)
+@pytest.mark.parametrize("num_out", [1, 33, 700])
+def test_tokens_inside_spans_have_the_product_that_they_have_without_and_others_zeros(spans: list, num_out: int):
+    x, values, scale = numbers(9, 203, num_out)
+    x[7] = np.nan if not any(first <= 7 < end for first, end in spans) else x[7]
+    weight = values.astype(np.float32) / 128
+    inside = np.array([any(first <= token < end for first, end in spans) for token in range(9)])
+    spans = np.array(spans, np.int32)
+    for product, operands in (
+        (float32, (weight,)),
+        (bfloat16, (jnp.asarray(weight, jnp.bfloat16),)),
+        (int8, (values, scale)),
+    ):
+        whole, part = np.asarray(product(x, *operands)), np.asarray(product(x, *operands, spans))
+        np.testing.assert_array_equal(part[inside], whole[inside])
+        assert not part[~inside].any()
+
+
 def test_the_other_instructions_give_the_same():
     """The tests above in a process that may use AVX2 only; where that is all there is, the same once more."""
     variables = {**os.environ, "XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAX_PLATFORMS": "cpu"}

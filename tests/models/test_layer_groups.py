@@ -32,7 +32,6 @@ SHAPES = EngineShapes(
     page_size=4,
     max_model_len=16,
     max_prefill_tokens=8,
-    prefill_seqs=(1,),
     has_sampling_variants=False,
 )
 
@@ -107,7 +106,7 @@ def test_a_model_whose_stages_share_executables_says_what_it_says_layer_by_layer
     # Each is compiled when it is first called.
     plan = BuildPlan(lambda name: compile_timed(programs[name]).executable, num_first_threads=0, num_rest_threads=0)
     runner = Runner(SHAPES, model.layer_groups, weights, LazyExecutables(list(programs), 0, plan))
-    scheduler = Scheduler(num_slots=1, num_pages=8, page_size=4, chunking=Chunking(SHAPES.prefill))
+    scheduler = Scheduler(num_slots=1, num_pages=8, page_size=4, chunking=Chunking.of(SHAPES))
     prompt = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3)  # two chunks
     sequence = scheduler.add(Request("a", prompt, 6, Sampling(temperature=0.0)))
     while (plan := scheduler.plan()) is not None:

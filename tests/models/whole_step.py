@@ -12,7 +12,7 @@ import jax
 from jaxtyping import Array, Float, Int
 
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, Regions
 from service.models.decoder import Decoder
 from service.models.interface import LayerGroup, LayerGroupInputs
 
@@ -43,25 +43,27 @@ class WholeStep:
         self, weights: dict[str, jax.Array], caches: list[Any], token_ids: Int[Array, "seq token"], paging: Paging
     ) -> tuple[Float[Array, "seq token vocab"], list[Any]]:
         """Run all layers over some tokens."""
+        shape = token_ids.shape
         hidden, rotation = self._run("embed", self._embed, weights, token_ids, paging)
         new_caches = []
         for layer, cache in zip(self._layers, caches, strict=True):
             of_layer = [weights[name] for name in layer.weights]
             run_layer = functools.partial(self._model.run_layer_group, layer)
-            inputs = LayerGroupInputs(hidden, rotation, paging)
+            inputs = LayerGroupInputs(hidden, rotation, Regions.of_prompts(paging))
             hidden, new_cache = self._run(layer.kind, run_layer, of_layer, cache, inputs)
             new_caches.append(new_cache)
-        return self._run("logits", self._logits, weights, hidden), new_caches
+        logits = self._run("logits", self._logits, weights, hidden)
+        return logits.reshape(*shape, -1), new_caches
 
     def _embed(
         self, weights: dict[str, jax.Array], token_ids: Int[Array, "seq token"], paging: Paging
-    ) -> tuple[Float[Array, "seq token hidden"], Any]:
-        return self._model.embed(weights, token_ids, paging.positions(token_ids.shape[1]))
+    ) -> tuple[Float[Array, "token hidden"], Any]:
+        return self._model.embed(weights, token_ids.reshape(-1), paging.positions(token_ids.shape[1]).reshape(-1))
 
     def _logits(
-        self, weights: dict[str, jax.Array], hidden: Float[Array, "seq token hidden"]
-    ) -> Float[Array, "seq token vocab"]:
-        return self._model.logits(weights, hidden.reshape(-1, hidden.shape[-1])).reshape(*hidden.shape[:2], -1)
+        self, weights: dict[str, jax.Array], hidden: Float[Array, "token hidden"]
+    ) -> Float[Array, "token vocab"]:
+        return self._model.logits(weights, hidden)
 
     def _run(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         key = (name, *(leaf.shape for leaf in jax.tree.leaves(arguments)))

@@ -14,7 +14,7 @@ import numpy as np
 
 from service.device.mesh import DeviceMesh
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, Regions
 from service.models.decoder import Decoder
 from service.models.interface import LayerGroupInputs
 from service.models.quantization import Quantization
@@ -36,12 +36,13 @@ def compute(num_devices: int) -> tuple[np.ndarray, dict[str, Any]]:
 
     def logits(weights: Any, token_ids: Any) -> Any:
         paging = Paging(jnp.array([0]), jnp.array([8]), jnp.array([[0, 1]]))
-        hidden, rotation = model.embed(weights, token_ids, paging.positions(8))
+        hidden, rotation = model.embed(weights, token_ids.reshape(-1), paging.positions(8).reshape(-1))
         for group in model.layer_groups:
             of_group = [weights[name] for name in group.weights]
             cache = model.initial_cache(LAYOUT, group)
-            hidden, _ = model.run_layer_group(group, of_group, cache, LayerGroupInputs(hidden, rotation, paging))
-        return model.logits(weights, hidden[0])
+            inputs = LayerGroupInputs(hidden, rotation, Regions.of_prompts(paging))
+            hidden, _ = model.run_layer_group(group, of_group, cache, inputs)
+        return model.logits(weights, hidden)
 
     compiled = jax.jit(logits).lower(weights, TOKEN_IDS).compile()
     return np.asarray(compiled(weights, TOKEN_IDS)), {

@@ -33,8 +33,8 @@ from service.weights.assembly import assemble_weights
 from tests.parity.cases import Case
 
 HEADS = {"num_attention_heads": 8, "num_hidden_layers": 2}
-TWO_SLOTS = EngineShapes(num_slots=2, num_pages=16, page_size=4, max_model_len=32, max_prefill_tokens=8)
-HOST = replace(TWO_SLOTS, has_sampling_variants=False, prefill_seqs=(1,))
+TWO_SLOTS = EngineShapes(num_slots=2, num_pages=16, page_size=4, max_model_len=32, max_prefill_tokens=8, row_tokens=4)
+HOST = replace(TWO_SLOTS, has_sampling_variants=False)
 ONE_SLOT = replace(TWO_SLOTS, num_slots=1, has_whole_steps=True)  # half as much to compile
 MODELS = {
     # Two and four devices divide its key-value heads, eight need copies; its vocabulary divides.

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.slow
 
 # The first number of devices for each model: two divide the KV heads of one, four need copies of the other's.
 FIRST = {"rows": 2, "pages": 4}
+ROW_TOKENS = 4
 CASES = [(model, count) for model in FIRST for count in (2, 4, 8)]
 # Which axes are split, said again: whoever changes the table of the service has to mean it.
 SPLIT_AXES = {"kv_head", "heads", "mlp", "vocab"}
@@ -67,14 +68,16 @@ def test_executables_for_several_devices_come_out_of_a_bundle_and_nothing_is_com
 def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_cache(served, model, count):
     hidden_size, vocab_size, num_layers = 32, 96, 2
     for name, found in served.result(model, count)["collectives"].items():
-        num_seqs, num_tokens = (int(name.partition(word)[2].partition("-")[0] or 0) for word in ("seqs", "tokens"))
-        if name.startswith(("decode", "whole")):  # a sum behind attention and one behind the MLP of each layer
-            assert found == [["all-reduce", [num_seqs, 1, hidden_size]]] * (2 * num_layers)
+        num_seqs, num_rows = (int(name.partition(word)[2].partition("-")[0] or 0) for word in ("seqs", "rows"))
+        num_tokens = num_seqs + num_rows * ROW_TOKENS
+        if name.startswith(("layers", "whole")):  # a sum behind attention and one behind the MLP of each layer
+            assert found == [["all-reduce", [num_tokens, hidden_size]]] * (2 * num_layers)
         elif name.startswith("embed") and model == "rows":  # whose vocabulary is split
-            assert found == [["all-reduce", [num_seqs, num_tokens, hidden_size]]]
-        elif name.startswith("logits"):
-            assert found == ([["all-gather", [num_seqs, vocab_size]]] if model == "rows" else [])
-        elif not name.startswith(("prefill", "prompt-logprobs")):
+            assert found == [["all-reduce", [num_tokens, hidden_size]]]
+        elif name.startswith(("sample", "prompt-logprobs")):
+            assert [kind for kind, _ in found] == (["all-gather"] if model == "rows" else [])
+            assert [shape[1] for _, shape in found] == ([vocab_size] if model == "rows" else [])
+        else:
             assert found == []
 
 
@@ -82,7 +85,7 @@ def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_c
 def test_every_step_and_copy_writes_the_cache_of_its_device_in_place(served, model, count):
     result = served.result(model, count)
     for name, reused_bytes in result["reused_bytes"].items():
-        if name.startswith(("decode", "whole", "prefill", "save", "restore")):
+        if name.startswith(("layers", "whole")):
             assert reused_bytes >= result["cache_bytes"]
 
 

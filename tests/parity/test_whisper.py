@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from service.device.mesh import DeviceMesh
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, Regions
 from service.kernels.reference import PagedReference
 from service.models.config import HubConfig
 from service.models.decoder import Decoder
@@ -73,12 +73,13 @@ class Steps:
     def run(self, ids: np.ndarray, text: Paging, memory: Paging) -> np.ndarray:
         """Return the logits of every token, [seq, token, vocab]."""
         model, weights = self._model, self._weights
-        hidden, rotation = model.embed(weights, jnp.asarray(ids), text.positions(ids.shape[1]))
+        positions = text.positions(ids.shape[1]).reshape(-1)
+        hidden, rotation = model.embed(weights, jnp.asarray(ids).reshape(-1), positions)
         for index, group in enumerate(self._groups):
             own = [weights[name] for name in group.weights]
-            inputs = LayerGroupInputs(hidden, rotation, text, memory)
+            inputs = LayerGroupInputs(hidden, rotation, Regions.of_prompts(text), Regions.of_prompts(memory))
             hidden, self._caches[index] = model.run_layer_group(group, own, self._caches[index], inputs)
-        logits = model.logits(weights, hidden.reshape(-1, hidden.shape[-1]))
+        logits = model.logits(weights, hidden)
         return np.asarray(logits).reshape(*ids.shape, -1)
 
 

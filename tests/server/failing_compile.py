@@ -6,7 +6,7 @@ from service.compile.aot import compile_timed
 
 
 def compile_unless(program):
-    if program.name.startswith("prefill-seqs1-tokens16-"):
+    if program.name.startswith("layers") and program.name.endswith("-rows8"):
         raise RuntimeError("no such instruction")
     return compile_timed(program)
 

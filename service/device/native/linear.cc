@@ -15,6 +15,7 @@ namespace {
 // even out what other processes take of them; the smallest takes as long as it takes to wake a thread.
 constexpr int64_t kBlocksPerThread = 4, kMinBlockBytes = 16 * 1024;
 constexpr int64_t kBlockRows = 8;         // a block has a multiple of these
+constexpr int64_t kChunkBytes = 256 * 1024;  // of rows that several runs of tokens are multiplied by
 constexpr int64_t kTokensPerThread = 32;  // that are quantized at a time: whole lines of what is written
 
 // A product, and its tokens as they came.
@@ -23,24 +24,56 @@ struct Group {
   const float* x;
 };
 
-Group ReadProduct(const CallFrame& call) {
+// A weight, and the runs of tokens that it multiplies: all of them, or those inside the spans that are the argument
+// `index`, if there is one. Spans are in order; those that touch are one run.
+int64_t ReadRuns(const CallFrame& call, int64_t index, Group* runs) {
   const Buffer &x = *call.arguments.buffers[0], &weight = *call.arguments.buffers[1], &out = *call.results.buffers[0];
-  float* result = static_cast<float*>(out.data);
-  const Product product{x.data, weight.data, nullptr, nullptr, nullptr, result, x.dims[0], x.dims[1], weight.dims[0]};
-  return {product, static_cast<const float*>(x.data)};
+  const int64_t num_tokens = x.dims[0], num_in = x.dims[1], num_out = weight.dims[0];
+  const int32_t all[2] = {0, static_cast<int32_t>(num_tokens)};
+  const bool has_spans = call.arguments.count > index;
+  const int32_t* const spans = has_spans ? static_cast<const int32_t*>(call.arguments.buffers[index]->data) : all;
+  const int64_t num_spans = has_spans ? call.arguments.buffers[index]->dims[0] : 1;
+  float* const result = static_cast<float*>(out.data);
+  int64_t num_runs = 0, done = 0;
+  for (int64_t i = 0; i < num_spans; ++i) {
+    const int64_t first = std::max<int64_t>(spans[2 * i], done), after = std::min<int64_t>(spans[2 * i + 1], num_tokens);
+    if (first >= after) continue;
+    memset(result + done * num_out, 0, (first - done) * num_out * sizeof(float));
+    if (num_runs > 0 && first == done) {
+      runs[num_runs - 1].product.num_tokens += after - first;
+    } else {
+      const float* const own = static_cast<const float*>(x.data) + first * num_in;
+      float* const to = result + first * num_out;
+      runs[num_runs++] = {{own, weight.data, nullptr, nullptr, nullptr, to, after - first, num_in, num_out}, own};
+    }
+    done = after;
+  }
+  memset(result + done * num_out, 0, (num_tokens - done) * num_out * sizeof(float));
+  return num_runs;
 }
 
-// Blocks of rows of groups, whose weights have one shape.
+int64_t MaxRuns(const CallFrame& call, int64_t index) {
+  return call.arguments.count > index ? std::max<int64_t>(call.arguments.buffers[index]->dims[0], 1) : 1;
+}
+
+// Blocks of rows of groups, whose weights have one shape; or of one weight that multiplies the tokens of all groups.
 struct Rows {
   const Group* groups;
+  const int64_t num_runs;  // of the weight; 1 if each group has its own
   const MultiplyRows multiply;
   const int64_t of_block, blocks_of_group;
 
   static void Multiply(const void* data, int64_t block) {
     const Rows& rows = *static_cast<const Rows*>(data);
-    const Product& product = rows.groups[block / rows.blocks_of_group].product;
+    const Group* const group = rows.groups + block / rows.blocks_of_group;
     const int64_t first = block % rows.blocks_of_group * rows.of_block;
-    rows.multiply(product, first, std::min(first + rows.of_block, product.num_out));
+    const int64_t after = std::min(first + rows.of_block, group->product.num_out);
+    // A chunk of rows stays in the second cache while the runs are multiplied by it.
+    const int64_t row_bytes = std::max<int64_t>(group->product.num_in, 1) * sizeof(float);
+    const int64_t of_chunk = rows.num_runs == 1 ? after - first : (kChunkBytes / row_bytes / kBlockRows + 1) * kBlockRows;
+    for (int64_t row = first; row < after; row += of_chunk)
+      for (int64_t run = 0; run < rows.num_runs; ++run)
+        rows.multiply(group[run].product, row, std::min(row + of_chunk, after));
   }
 };
 
@@ -52,13 +85,13 @@ bool IsEmpty(const Buffer& x, const Buffer& out) {
   return x.dims[1] == 0 || num_sums == 0;
 }
 
-void MultiplyInBlocks(const CallFrame& call, const Group* groups, int64_t num_groups, MultiplyRows multiply,
-                      int64_t value_bytes) {
+void MultiplyInBlocks(const CallFrame& call, const Group* groups, int64_t num_groups, int64_t num_runs,
+                      MultiplyRows multiply, int64_t value_bytes) {
   const Product& product = groups[0].product;
   const int64_t row_bytes = product.num_in * value_bytes, num_rows = num_groups * product.num_out;
   const int64_t even = num_rows / (kBlocksPerThread * CountThreads(call)), least = kMinBlockBytes / row_bytes;
   const int64_t of_block = (std::max(even, least) / kBlockRows + 1) * kBlockRows;
-  const Rows rows{groups, multiply, of_block, (product.num_out + of_block - 1) / of_block};
+  const Rows rows{groups, num_runs, multiply, of_block, (product.num_out + of_block - 1) / of_block};
   ParallelBlocks(call, num_groups * rows.blocks_of_group, Rows::Multiply, &rows);
 }
 
@@ -86,11 +119,11 @@ int64_t RoomFor(int64_t num_tokens) {
   return (num_tokens + multiple - 1) / multiple * multiple;
 }
 
-// Quantizes the tokens of each group, and multiplies them.
-Error* MultiplyInt8(const CallFrame& call, Group* groups, int64_t num_groups) {
-  const int64_t num_in = groups[0].product.num_in;
+// Quantizes the tokens of each group, and multiplies them by its weight; or the tokens of all runs by one weight.
+Error* MultiplyInt8(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs) {
+  const int64_t num_in = groups[0].product.num_in, num_parts = num_groups * num_runs;
   int64_t room = 0, most_tokens = 0;
-  for (int64_t i = 0; i < num_groups; ++i) {
+  for (int64_t i = 0; i < num_parts; ++i) {
     room += RoomFor(groups[i].product.num_tokens);
     most_tokens = std::max(most_tokens, groups[i].product.num_tokens);
   }
@@ -100,7 +133,7 @@ Error* MultiplyInt8(const CallFrame& call, Group* groups, int64_t num_groups) {
   if (values.get() == nullptr || scales.get() == nullptr || offsets.get() == nullptr)
     return Fail(call, kResourceExhausted, "no memory for the tokens of a product");
   int64_t first = 0;
-  for (int64_t i = 0; i < num_groups; ++i) {
+  for (int64_t i = 0; i < num_parts; ++i) {
     Product& product = groups[i].product;
     product.x = values.get() + first * num_in * processor->value_bytes;
     product.token_scale = scales.get() + first;
@@ -108,15 +141,24 @@ Error* MultiplyInt8(const CallFrame& call, Group* groups, int64_t num_groups) {
     first += RoomFor(product.num_tokens);
   }
   const Tokens tokens{groups, (most_tokens + kTokensPerThread - 1) / kTokensPerThread};
-  ParallelBlocks(call, num_groups * tokens.blocks_of_group, Tokens::Quantize, &tokens);
-  MultiplyInBlocks(call, groups, num_groups, processor->multiply_int8, sizeof(int8_t));
+  ParallelBlocks(call, num_parts * tokens.blocks_of_group, Tokens::Quantize, &tokens);
+  MultiplyInBlocks(call, groups, num_groups, num_runs, processor->multiply_int8, sizeof(int8_t));
   return nullptr;
 }
 
-Error* Multiply(const CallFrame& call, MultiplyRows multiply, int64_t value_bytes) {
+// Multiplies tokens by a weight, which is of int8 if `multiply` is null; spans are the argument `index`.
+Error* Multiply(const CallFrame& call, int64_t index, MultiplyRows multiply, int64_t value_bytes) {
   if (IsEmpty(*call.arguments.buffers[0], *call.results.buffers[0])) return nullptr;
-  const Group group = ReadProduct(call);
-  MultiplyInBlocks(call, &group, 1, multiply, value_bytes);
+  const Scratch<Group> runs(MaxRuns(call, index));
+  if (runs.get() == nullptr) return Fail(call, kResourceExhausted, "no memory for the spans of a product");
+  const int64_t num_runs = ReadRuns(call, index, runs.get());
+  if (num_runs == 0) return nullptr;
+  if (multiply == nullptr) {
+    for (int64_t run = 0; run < num_runs; ++run)
+      runs.get()[run].product.weight_scale = static_cast<const float*>(call.arguments.buffers[2]->data);
+    return MultiplyInt8(call, runs.get(), 1, num_runs);
+  }
+  MultiplyInBlocks(call, runs.get(), 1, num_runs, multiply, value_bytes);
   return nullptr;
 }
 
@@ -144,8 +186,8 @@ Error* MultiplyGroups(const CallFrame& call, MultiplyRows multiply, int64_t valu
   }
   memset(static_cast<float*>(out.data) + first * num_out, 0, (num_rows - first) * num_out * sizeof(float));
   if (num_used == 0) return nullptr;
-  if (multiply == nullptr) return MultiplyInt8(call, groups.get(), num_used);
-  MultiplyInBlocks(call, groups.get(), num_used, multiply, value_bytes);
+  if (multiply == nullptr) return MultiplyInt8(call, groups.get(), num_used, 1);
+  MultiplyInBlocks(call, groups.get(), num_used, 1, multiply, value_bytes);
   return nullptr;
 }
 
@@ -153,22 +195,20 @@ Error* MultiplyGroups(const CallFrame& call, MultiplyRows multiply, int64_t valu
 
 extern "C" {
 
-// (x: float32 [token, in], weight: float32 [out, in]) -> float32 [token, out]
+// With the optional spans, int32 [span, 2], the products of other tokens are zero.
+// (x: float32 [token, in], weight: float32 [out, in], spans) -> float32 [token, out]
 EXPORT Error* levserve_linear_float32(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, processor->multiply_float32, sizeof(float));
+  return AnswersVersion(*call) ? nullptr : Multiply(*call, 2, processor->multiply_float32, sizeof(float));
 }
 
-// (x: float32 [token, in], weight: bfloat16 [out, in]) -> float32 [token, out]
+// (x: float32 [token, in], weight: bfloat16 [out, in], spans) -> float32 [token, out]
 EXPORT Error* levserve_linear_bfloat16(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, processor->multiply_bfloat16, sizeof(uint16_t));
+  return AnswersVersion(*call) ? nullptr : Multiply(*call, 2, processor->multiply_bfloat16, sizeof(uint16_t));
 }
 
-// (x: float32 [token, in], weight: int8 [out, in], weight's scale: float32 [out]) -> float32 [token, out]
+// (x: float32 [token, in], weight: int8 [out, in], weight's scale: float32 [out], spans) -> float32 [token, out]
 EXPORT Error* levserve_linear_int8(const CallFrame* call) {
-  if (AnswersVersion(*call) || IsEmpty(*call->arguments.buffers[0], *call->results.buffers[0])) return nullptr;
-  Group group = ReadProduct(*call);
-  group.product.weight_scale = static_cast<const float*>(call->arguments.buffers[2]->data);
-  return MultiplyInt8(*call, &group, 1);
+  return AnswersVersion(*call) ? nullptr : Multiply(*call, 3, nullptr, sizeof(int8_t));
 }
 
 // (x: float32 [row, in], weight: float32 [group, out, in], sizes: int32 [group]) -> float32 [row, out]

@@ -1,53 +1,75 @@
-"""The policy that cuts prompts into prefill steps. Plain numbers: no sequence, no array."""
+"""The policy that cuts prompts into steps. Plain numbers: no sequence, no array.
 
-from collections.abc import Iterable, Sequence
+A step computes whole rows of prompts; see `service.engine.shapes`. Beside sequences that decode, it computes no more of
+prompts than these sequences can wait for: `max_stall_s`, by default as long as two decode steps. What a token of a
+prompt costs and how long a decode step takes is measured as steps run.
+"""
+
 from dataclasses import dataclass
 
-from service.engine.shapes import PrefillShapes
+from service.engine.shapes import EngineShapes
+
+USUAL_STALL_STEPS = 2  # decode steps
+FEWEST_TOKENS = 64  # of prompts in a step; with fewer, reading the weights would be most of its cost
+WEIGHT_OF_LATEST = 0.2  # in the running means
+LEAST_SHARE = 0.25  # of a step's time that its prompts take: one measured while the device was busy must not hide them
 
 
-@dataclass(frozen=True)
+@dataclass
 class Chunking:
-    """Chooses how many prompts share a prefill step and how much of each it computes, by the cost in tokens."""
+    """Says how much of the waiting prompts the next step computes."""
 
-    shapes: PrefillShapes
+    row_tokens: int
+    num_rows: int  # of a step
+    step_cost_tokens: int  # reading all weights takes as long as computing so many tokens
+    max_stall_s: float | None = None  # that prompts may add to a decode step; None for two decode steps
+    _decode_s: float | None = None  # of a decode step
+    _token_s: float | None = None  # of a prompt's token
 
-    def choose_num_seqs(self, lengths: Sequence[int]) -> int:
-        """Return how many of the waiting prompts share the next step: the number with the most tokens for its cost.
+    @classmethod
+    def of(cls, shapes: EngineShapes, max_stall_s: float | None = None) -> "Chunking":
+        """Return the policy for steps of these shapes."""
+        return cls(shapes.row_tokens, shapes.row_counts[-1], shapes.prefill_step_cost_tokens, max_stall_s)
+
+    def budget(self, num_decodes: int) -> int:
+        """Return how many tokens of prompts a step may compute, beside so many sequences that decode."""
+        most = self.num_rows * self.row_tokens
+        if num_decodes == 0:
+            return most
+        usual_s = None if self._decode_s is None else USUAL_STALL_STEPS * self._decode_s
+        stall_s = usual_s if self.max_stall_s is None else self.max_stall_s
+        if stall_s is None or self._token_s is None:
+            affordable = USUAL_STALL_STEPS * (self.step_cost_tokens + num_decodes)
+        else:
+            affordable = int(stall_s / self._token_s)
+        return min(max(affordable, FEWEST_TOKENS, self.row_tokens), most)
+
+    def end(self, start: int, length: int, *, num_tokens: int, num_rows: int) -> int:
+        """Return the position up to which a prompt is computed, which is the end of a row unless it is the prompt's.
 
         Args:
-            lengths: tokens that each prompt has left, in the order in which they are served; at least one.
+            start: the first position that is not computed.
+            length: of the prompt.
+            num_tokens: that the step has left.
+            num_rows: that the step has left.
         """
+        first_row = start // self.row_tokens
+        end = min(length, start + num_tokens, (first_row + num_rows) * self.row_tokens)
+        return end if end == length else max(end // self.row_tokens * self.row_tokens, start)
 
-        def tokens_by_cost(num_seqs: int) -> float:
-            cut = [min(length, self.shapes.width(num_seqs)) for length in lengths[:num_seqs]]
-            return sum(cut) / self.cost(cut)
+    def count_rows(self, start: int, end: int) -> int:
+        """Return how many rows the positions from `start` to `end` lie in."""
+        return -(-end // self.row_tokens) - start // self.row_tokens
 
-        candidates = (count for count in self.shapes.num_seqs if count // 2 < len(lengths))
-        return max(candidates, key=tokens_by_cost)  # of equal ones the first, which has the fewest prompts
+    def observe(self, *, num_decodes: int, num_prompt_tokens: int, elapsed_s: float) -> None:
+        """Take the time of a step into the means."""
+        if num_prompt_tokens == 0:
+            self._decode_s = _mean(self._decode_s, elapsed_s)
+        elif num_prompt_tokens >= FEWEST_TOKENS:
+            beside_s = self._decode_s or 0.0 if num_decodes else 0.0
+            prompts_s = max(elapsed_s - beside_s, LEAST_SHARE * elapsed_s)
+            self._token_s = _mean(self._token_s, prompts_s / num_prompt_tokens)
 
-    def first_chunk(self, length: int) -> int:
-        """Return how many of a prompt's tokens to compute first, if it has the step to itself.
 
-        All of them in one padded step, or a full smaller step and another for the rest: whichever costs less.
-        """
-        sizes = self.shapes.chunk_sizes
-        full = [size for size in sizes if size <= length]
-        if not full or length >= sizes[-1]:
-            return min(length, sizes[-1])
-        in_two = full[-1] + self.shapes.step_cost_tokens + self._padded(length - full[-1])
-        return full[-1] if in_two < self._padded(length) else length
-
-    def cost(self, lengths: Iterable[int]) -> int:
-        """Return what a step with chunks of these lengths costs, in tokens, padding included."""
-        chunks = list(lengths)
-        tokens = self._padded(chunks[0]) if len(chunks) == 1 else self.shapes.max_tokens
-        return self.shapes.step_cost_tokens + tokens
-
-    @property
-    def prefill_budget(self) -> int:
-        """What the prefill steps between two decode steps may cost together, in tokens: one full step."""
-        return self.shapes.step_cost_tokens + self.shapes.max_tokens
-
-    def _padded(self, length: int) -> int:
-        return next((size for size in self.shapes.chunk_sizes if size >= length), self.shapes.chunk_sizes[-1])
+def _mean(mean: float | None, latest: float) -> float:
+    return latest if mean is None else mean + WEIGHT_OF_LATEST * (latest - mean)

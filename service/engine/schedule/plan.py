@@ -13,7 +13,7 @@ class PlannedSequence:
     sequence: Sequence
     slot: int  # a copy, because the sequence may have lost its slot when the step is read
     start: int  # position of its first token
-    token_ids: tuple[int, ...]  # a prefill's tokens; empty in a decode step, whose token is still on the device
+    token_ids: tuple[int, ...]  # of a prompt; empty for a sequence that decodes, whose token is still on the device
     is_sampled: bool  # whether the sampled token counts: not after a prompt's earlier chunks
 
     @property
@@ -24,7 +24,23 @@ class PlannedSequence:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sequences of the next step."""
+    """The sequences of the next step: those that decode, then prompts."""
 
-    kind: StepKind
     seqs: tuple[PlannedSequence, ...]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of prompts."""
+        return sum(len(planned.token_ids) for planned in self.seqs)
+
+    @property
+    def num_decodes(self) -> int:
+        """Sequences that decode."""
+        return sum(not planned.token_ids for planned in self.seqs)
+
+    @property
+    def kind(self) -> StepKind:
+        """What the step computes."""
+        if self.num_decodes == 0:
+            return StepKind.PREFILL
+        return StepKind.MIXED if self.num_prompt_tokens else StepKind.DECODE

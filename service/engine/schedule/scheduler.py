@@ -19,7 +19,7 @@ from service.engine.schedule.pages import SequencePages, root_key
 from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.schedule.sequence import Sequence
 from service.engine.schedule.waiting import Waiting
-from service.engine.shapes import PrefillShapes, StepKind
+from service.engine.shapes import AvailableSteps, StepKind
 
 
 class Scheduler:
@@ -35,7 +35,6 @@ class Scheduler:
         self._num_slots = num_slots  # those that the steps serve; see `adapt`
         self._waiting = Waiting()
         self._running: list[Sequence] = []  # in the order of admission
-        self._prefill_cost = 0  # of the prefill steps since the last decode step, in tokens
         self._num_arrived = self._num_chunks = 0
 
     @property
@@ -72,10 +71,15 @@ class Scheduler:
         self._waiting.add(sequence)
         return sequence
 
-    def adapt(self, prefill: PrefillShapes, *, num_slots: int) -> None:
+    def adapt(self, available: AvailableSteps) -> None:
         """Restrict plans to the steps that are compiled."""
-        self._chunking = Chunking(prefill)
-        self._num_slots = num_slots
+        self._chunking.num_rows = available.num_rows
+        self._num_slots = available.num_slots
+
+    def observe(self, plan: Plan, elapsed_s: float) -> None:
+        """Take the time that a step took, from which follows how much of prompts a later one computes."""
+        num_prompt_tokens = plan.num_prompt_tokens
+        self._chunking.observe(num_decodes=plan.num_decodes, num_prompt_tokens=num_prompt_tokens, elapsed_s=elapsed_s)
 
     def abort(self, sequence: Sequence) -> None:
         """End a sequence now, in any state; no event of it follows."""
@@ -83,28 +87,21 @@ class Scheduler:
             self._finish(sequence, FinishReason.ABORT)
 
     def plan(self, only: StepKind | None = None) -> Plan | None:
-        """Choose the next step; prefill and decode steps alternate, so that neither waits long.
-
-        Between two decode steps run as many prefill steps as cost no more than one full chunk together, so that short
-        prompts that arrived together get their first tokens together.
+        """Choose the next step: all sequences that decode, and as much of prompts as they can wait for.
 
         Args:
             only: the kind that the step must have, to measure one kind by itself.
         """
         self._admit()
-        ends = {} if only is StepKind.DECODE else self._cut_prefill()
-        cost = self._chunking.cost(end - s.num_computed for s, end in ends.items())
-        is_budget_spent = self._prefill_cost + cost > self._chunking.prefill_budget
-        may_decode = only is not StepKind.PREFILL
-        if may_decode and is_budget_spent and (seqs := self._plan_decode()):
-            self._prefill_cost = 0
-            return Plan(StepKind.DECODE, seqs)
-        if seqs := self._plan_prefill(ends):
-            self._prefill_cost = cost if is_budget_spent else self._prefill_cost + cost
-            return Plan(StepKind.PREFILL, seqs)
-        self._prefill_cost = 0
-        seqs = self._plan_decode() if may_decode else ()
-        return Plan(StepKind.DECODE, seqs) if seqs else None
+        decoding = (
+            [] if only is StepKind.PREFILL else sorted((s for s in self._running if s.can_decode), key=lambda s: s.rank)
+        )
+        ends = {} if only is StepKind.DECODE else self._cut_prompts(self._chunking.budget(len(decoding)))
+        self._grow_all({s: s.num_computed + 1 for s in decoding})
+        self._grow_all(ends)
+        decodes = [self._plan_token(s) for s in decoding if s.is_running]
+        chunks = [self._plan_chunk(s, end) for s, end in ends.items() if s.is_running]
+        return Plan((*decodes, *chunks)) if decodes or chunks else None
 
     def commit(
         self, plan: Plan, token_ids: Iterable[int], logprobs: StepLogprobs | None = None
@@ -155,26 +152,33 @@ class Scheduler:
         in_progress = sum(self._pages.pages_for(s.prefill_len) - len(s.pages) for s in self._running if s.is_prefilling)
         return self.pages.can_allocate(in_progress + self._pages.pages_for(len(sequence.known_ids)))
 
-    def _cut_prefill(self) -> Mapping[Sequence, int]:
+    def _cut_prompts(self, budget: int) -> Mapping[Sequence, int]:
         """Cut a step from the prompts; those of equal priority alternate, so that a long one does not block the others.
+
+        Args:
+            budget: the most tokens.
 
         Returns:
             the position up to which each sequence of the step is computed.
         """
+        chunking = self._chunking
         candidates = sorted(
             (s for s in self._running if s.is_prefilling),
             key=lambda s: (s.request.priority, s.last_chunk, s.arrival),
         )
-        shapes = self._chunking.shapes
-        candidates = self._without_repeated_work(candidates[: shapes.num_seqs[-1]])
-        if not candidates:
-            return {}
-        lengths = [s.prefill_len - s.num_computed for s in candidates]
-        num_seqs = self._chunking.choose_num_seqs(lengths)
-        if num_seqs == 1:
-            [first, *_] = candidates
-            return {first: first.num_computed + self._chunking.first_chunk(lengths[0])}
-        return {s: min(s.num_computed + shapes.width(num_seqs), s.prefill_len) for s in candidates[:num_seqs]}
+        ends: dict[Sequence, int] = {}
+        num_rows = chunking.num_rows
+        for sequence in self._without_repeated_work(candidates[:num_rows]):
+            start = sequence.num_computed
+            end = chunking.end(start, sequence.prefill_len, num_tokens=budget, num_rows=num_rows)
+            if end == start:
+                break
+            ends[sequence] = end
+            budget -= end - start
+            num_rows -= chunking.count_rows(start, end)
+            if budget <= 0 or num_rows == 0:
+                break
+        return ends
 
     def _without_repeated_work(self, candidates: Iterable[Sequence]) -> list[Sequence]:
         """Find cached prefixes, and leave out sequences that would compute the same page as one before them.
@@ -191,15 +195,6 @@ class Scheduler:
             if key is not None:
                 page_keys.add(key)
         return different
-
-    def _plan_prefill(self, ends: Mapping[Sequence, int]) -> tuple[PlannedSequence, ...]:
-        self._grow_all(ends)
-        return tuple(self._plan_chunk(s, end) for s, end in ends.items() if s.is_running)
-
-    def _plan_decode(self) -> tuple[PlannedSequence, ...]:
-        decoding = sorted((s for s in self._running if s.can_decode), key=lambda s: s.rank)
-        self._grow_all({s: s.num_computed + 1 for s in decoding})
-        return tuple(self._plan_token(s) for s in decoding if s.is_running)
 
     def _plan_token(self, sequence: Sequence) -> PlannedSequence:
         planned = PlannedSequence(sequence, sequence.slot, sequence.num_computed, (), is_sampled=True)

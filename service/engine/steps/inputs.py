@@ -1,8 +1,7 @@
 """Inputs of the compiled functions: their array types, and the values of padding.
 
-A prefill step carries the sampling options of its sequences and leaves them in their slots. Decode steps read them
-there and carry none, so options cost the host no time per token. A slot's next owner overwrites them before they are
-read.
+A step in which prompts end carries the sampling options of their sequences and leaves them in their slots, where later
+steps read them, so options cost the host no time per token. A slot's next owner overwrites them before they are read.
 """
 
 from enum import IntEnum
@@ -16,38 +15,38 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_STOP_IDS
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.token_mask import ALL_ALLOWED, WORD_BITS
-from service.kernels.paging import Paging
+from service.kernels.paging import Paging, Regions
 
 HostOrDevice = Array | np.ndarray
 OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape when programs are lowered
-NUM_SINGLE_COLUMNS = 3  # start, num_tokens, sample_slots
+NOT_SAMPLED = -1  # in place of the position of a token to be sampled
 NO_TOKEN = np.iinfo(np.int32).max  # fills unused places; outside every vocabulary, so that scatters drop it
 
 
 class StepInputs(NamedTuple):
-    """The host's part of one step: a page table, and views of one array, so that two transfers send it.
+    """The host's part of one step: page tables, and views of one array, so that two transfers send it.
 
-    A padded sequence has no tokens.
+    A slot that does not decode, and a row without a part of a prompt, has no tokens.
     """
 
-    packed: Int[Any, "seq column"]
-    start: Int[Any, " seq"]  # position of each sequence's first token
-    num_tokens: Int[Any, " seq"]
-    sample_slots: Int[Any, " seq"]  # `num_slots` for a sequence that samples no token
-    token_ids: Int[Any, "seq token"]  # a prefill's; a decode step takes each slot's last token from the device
-    page_table: Int[Any, "seq page"]
+    packed: Int[Any, " number"]
+    starts: Int[Any, " slot"]  # position of the token of each slot that decodes
+    num_tokens: Int[Any, " slot"]  # 1 for a slot that decodes
+    sampled: Int[Any, " slot"]  # position of the token to be sampled; NOT_SAMPLED for none
+    places: Int[Any, " slot"]  # of the token before that one, among the tokens of the step
+    row_starts: Int[Any, " row"]  # position of the first token of each row
+    row_tokens: Int[Any, " row"]
+    token_ids: Int[Any, "row token"]  # of prompts; a slot that decodes takes its last token from the device
+    page_table: Int[Any, "slot_and_row page"]
 
     @property
-    def paging(self) -> Paging:
+    def regions(self) -> Regions:
         """The positions and pages of the tokens."""
-        return Paging(self.start, self.num_tokens, self.page_table)
-
-
-class SampleTargets(NamedTuple):
-    """The sequences of a step that sample a token; an output of the step that stays on the device."""
-
-    slots: Int[Any, " seq"]  # `num_slots` for a sequence that samples no token
-    positions: Int[Any, " seq"]  # of the token to be sampled
+        num_slots = len(self.starts)
+        return Regions(
+            Paging(self.starts, self.num_tokens, self.page_table[:num_slots]),
+            Paging(self.row_starts, self.row_tokens, self.page_table[num_slots:]),
+        )
 
 
 class FloatOption(IntEnum):
@@ -111,26 +110,20 @@ class OptionInputs(NamedTuple):
     options: Options
 
 
-class ChooseInputs(NamedTuple):
-    """Inputs of the choice of the tokens that follow a step."""
+class SampleInputs(NamedTuple):
+    """Inputs of the sampling that follows a step."""
 
-    logits: Float[OnDevice, "seq vocab"]
-    targets: SampleTargets
-
-
-class AdjustInputs(NamedTuple):
-    """Inputs of the options that change logits."""
-
-    logits: Float[OnDevice, "seq vocab"]
-    targets: SampleTargets
-    token_mask: UInt[HostOrDevice, "seq word"]  # one bit per token, the lowest first
+    hidden: Float[OnDevice, "slot hidden"]  # of the token before the one to be sampled
+    positions: Int[OnDevice, " slot"]  # of the token to be sampled; NOT_SAMPLED for none
+    # Of the general sampler: one bit per token, the lowest first. None for the others.
+    token_mask: UInt[HostOrDevice, "slot word"] | None = None
 
 
-class LogprobInputs(NamedTuple):
-    """Inputs of the log-probabilities of chosen tokens."""
+class PromptInputs(NamedTuple):
+    """Some positions of a prompt, whose next tokens' log-probabilities are wanted."""
 
-    logits: Float[OnDevice, "seq vocab"]  # before any option
-    token_ids: Int[OnDevice | np.ndarray, " seq"]
+    hidden: Float[np.ndarray | jax.ShapeDtypeStruct, "position hidden"]
+    token_ids: Int[np.ndarray | jax.ShapeDtypeStruct, " position"]  # the next ones
 
 
 class CountInputs(NamedTuple):
@@ -142,10 +135,14 @@ class CountInputs(NamedTuple):
     num_tokens: Int[np.ndarray, ""]
 
 
-def step_inputs(packed: Int[Any, "seq column"], page_table: Int[Any, "seq page"]) -> StepInputs:
-    """Return the parts of the one array, with a page table."""
-    single = (packed[:, column] for column in range(NUM_SINGLE_COLUMNS))
-    return StepInputs(packed, *single, token_ids=packed[:, NUM_SINGLE_COLUMNS:], page_table=page_table)
+def step_inputs(packed: Int[Any, " number"], page_table: Int[Any, "slot_and_row page"], bucket: Bucket) -> StepInputs:
+    """Return the parts of the one array, with the page tables."""
+    num_slots, num_rows = bucket
+    first_row = 4 * num_slots
+    of_slots = [packed[index * num_slots : (index + 1) * num_slots] for index in range(4)]
+    of_rows = [packed[first_row + index * num_rows : first_row + (index + 1) * num_rows] for index in range(2)]
+    token_ids = packed[first_row + 2 * num_rows :].reshape(num_rows, -1 if num_rows else 0)
+    return StepInputs(packed, *of_slots, *of_rows, token_ids=token_ids, page_table=page_table)
 
 
 def scalar(value: int) -> Int[np.ndarray, ""]:
@@ -154,11 +151,12 @@ def scalar(value: int) -> Int[np.ndarray, ""]:
 
 
 def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
-    """Return a step of padded sequences only."""
-    num_columns = NUM_SINGLE_COLUMNS + (bucket.num_tokens if bucket.num_tokens > 1 else 0)
-    packed, page_table = (np.zeros((bucket.num_seqs, n), np.int32) for n in (num_columns, shapes.max_pages))
-    inputs = step_inputs(packed, page_table)
-    inputs.sample_slots[:] = shapes.num_slots
+    """Return a step without tokens."""
+    num_slots, num_rows = bucket
+    packed = np.zeros(4 * num_slots + num_rows * (2 + shapes.row_tokens), np.int32)
+    page_table = np.zeros((num_slots + num_rows, shapes.max_pages), np.int32)
+    inputs = step_inputs(packed, page_table, bucket)
+    inputs.sampled[:] = NOT_SAMPLED
     return inputs
 
 

@@ -1,44 +1,41 @@
 """Keys of the programs of a runner; a key as a string is the program's name in bundles and logs.
 
-initial-slots, initial-cache-…  the device state; the cache for each kind of layer group
+initial-…                       the device state: the slots, and the cache for each kind of layer group
 embed-…                         tokens to hidden states; one for each bucket
-prefill-…, decode-…             the layers of a group; one for each bucket and kind of layer group
-logits-…, choose-…              the sampling that follows a step; one for each number of sequences
-greedy-…, random-…              faster variants of choose-… on an accelerator: if no sequence has a temperature, or none
-                                has top_k or top_p
-adjust-…, logprobs-…            the parts of sampling that only some requests need. The log-probabilities of a prompt
-                                take logits-… and logprobs-…, a few positions at a time
+layers…                         the layers of a group; one for each bucket and kind of layer group
+sample-…                        the sampling that follows a step; one for each number of slots
+sample-greedy-…, -random-…, …   parts of it that suffice for most steps, on an accelerator; see `Sampler`
 whole-…                         a decode step as one program, where the device prefers that; one for each bucket and
-                                each of choose, greedy and random
-set-options                     for the sequences of a prefill step
+                                each sampler but the general one
+prompt-logprobs                 the log-probabilities of a prompt, a few positions at a time
+set-options                     for the sequences whose prompts end in a step
 count-tokens                    for sequences with penalties
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, override
 
-from service.engine.shapes import Bucket, EngineShapes, StepKind, sufficient_buckets
+from service.engine.shapes import Bucket, EngineShapes, sufficient_buckets
 from service.models.interface import LayerGroup
 
 
-class SlotProgram(StrEnum):
-    """Programs of all slots, of which there is one each."""
+class SingleProgram(StrEnum):
+    """Programs of which there is one each."""
 
     INITIAL_SLOTS = "initial-slots"
     SET_OPTIONS = "set-options"
     COUNT_TOKENS = "count-tokens"
+    PROMPT_LOGPROBS = "prompt-logprobs"
 
 
-class SamplingPart(StrEnum):
-    """The programs of a sampling."""
+class Sampler(StrEnum):
+    """The programs that sample, from the one that is for every step to those that do least."""
 
-    LOGITS = "logits"
-    ADJUST = "adjust"
-    CHOOSE = "choose"
-    GREEDY = "greedy"
-    RANDOM = "random"
-    LOGPROBS = "logprobs"
+    GENERAL = "general"
+    TOP_P = "top-p"  # temperature, top_k, top_p and min_p; nothing that changes logits, and no log-probabilities
+    RANDOM = "random"  # the same without top_k and top_p
+    GREEDY = "greedy"  # the likeliest token
 
 
 class InitialCache(NamedTuple):
@@ -54,49 +51,47 @@ class InitialCache(NamedTuple):
 class Embed(NamedTuple):
     """The program that begins a step."""
 
-    kind: StepKind
     bucket: Bucket
 
     @override
     def __str__(self) -> str:
-        return f"embed-{_bucket_name(self.kind, self.bucket)}"
+        return f"embed-{self.bucket.name}"
 
 
 class Layers(NamedTuple):
     """The program that runs the layers of a group in a step."""
 
-    kind: StepKind
     bucket: Bucket
     group: str  # the kind of layer group
 
     @override
     def __str__(self) -> str:
-        return f"{_bucket_name(self.kind, self.bucket)}-{self.group}"
+        return f"{self.group}-{self.bucket.name}"
 
 
 class Sample(NamedTuple):
-    """A part of the sampling that follows a step."""
+    """The sampling that follows a step."""
 
-    part: SamplingPart
+    sampler: Sampler
     num_seqs: int
 
     @override
     def __str__(self) -> str:
-        return f"{self.part}-seqs{self.num_seqs}"
+        return f"sample-{self.sampler}-seqs{self.num_seqs}"
 
 
 class Whole(NamedTuple):
     """The program that is all of a decode step."""
 
-    choice: SamplingPart
+    sampler: Sampler
     bucket: Bucket
 
     @override
     def __str__(self) -> str:
-        return f"whole-{self.choice}-{_bucket_name(StepKind.DECODE, self.bucket)}"
+        return f"whole-{self.sampler}-{self.bucket.name}"
 
 
-type ProgramKey = SlotProgram | InitialCache | Embed | Layers | Sample | Whole
+type ProgramKey = SingleProgram | InitialCache | Embed | Layers | Sample | Whole
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -104,82 +99,69 @@ def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
     return list({group.kind: group for group in reversed(groups)}.values())[::-1]
 
 
-def step_keys(kind: StepKind, bucket: Bucket, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
+def samplers(shapes: EngineShapes) -> list[Sampler]:
+    """Return the samplers that are compiled for an engine."""
+    return list(Sampler) if shapes.has_sampling_variants else [Sampler.GENERAL]
+
+
+def usual_sampler(shapes: EngineShapes) -> Sampler:
+    """Return the sampler that most requests need."""
+    return Sampler.TOP_P if shapes.has_sampling_variants else Sampler.GENERAL
+
+
+def step_keys(bucket: Bucket, groups: Sequence[LayerGroup], shapes: EngineShapes) -> list[ProgramKey]:
     """Return the programs that a step of a bucket runs, each once and in that order."""
     return [
-        Embed(kind, bucket),
-        *(Layers(kind, bucket, group.kind) for group in distinct(groups)),
-        *([SlotProgram.SET_OPTIONS] if kind is StepKind.PREFILL else []),
-        Sample(SamplingPart.LOGITS, bucket.num_seqs),
-        Sample(SamplingPart.CHOOSE, bucket.num_seqs),
+        Embed(bucket),
+        *(Layers(bucket, group.kind) for group in distinct(groups)),
+        *([SingleProgram.SET_OPTIONS] if bucket.num_rows else []),
+        Sample(usual_sampler(shapes), bucket.num_seqs),
     ]
 
 
 def initial_keys(groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that make the device state."""
-    return [SlotProgram.INITIAL_SLOTS, *(InitialCache(group.kind) for group in distinct(groups))]
+    return [SingleProgram.INITIAL_SLOTS, *(InitialCache(group.kind) for group in distinct(groups))]
 
 
-def sampling_parts(shapes: EngineShapes) -> list[SamplingPart]:
-    """Return the parts that are compiled for an engine."""
-    variants = (SamplingPart.GREEDY, SamplingPart.RANDOM)
-    return [part for part in SamplingPart if shapes.has_sampling_variants or part not in variants]
-
-
-def choice_parts(shapes: EngineShapes) -> list[SamplingPart]:
-    """Return those of the parts of which a step runs one, to choose its tokens."""
-    choices = (SamplingPart.CHOOSE, SamplingPart.GREEDY, SamplingPart.RANDOM)
-    return [part for part in choices if part in sampling_parts(shapes)]
-
-
-def whole_keys(shapes: EngineShapes) -> list[ProgramKey]:
+def whole_keys(shapes: EngineShapes) -> list[Whole]:
     """Return the decode steps that are one program each; none where the device does not prefer them."""
-    buckets = shapes.decode_grid if shapes.has_whole_steps else ()
-    return [Whole(choice, bucket) for bucket in buckets for choice in choice_parts(shapes)]
+    buckets = shapes.decode_buckets if shapes.has_whole_steps else ()
+    return [
+        Whole(sampler, bucket) for bucket in buckets for sampler in samplers(shapes) if sampler is not Sampler.GENERAL
+    ]
 
 
-def occasional_keys(shapes: EngineShapes, num_seqs: Iterable[int]) -> list[ProgramKey]:
-    """Return the parts of sampling that only some requests need."""
-    always = (SamplingPart.LOGITS, SamplingPart.CHOOSE)
-    return [Sample(part, n) for part in sampling_parts(shapes) if part not in always for n in num_seqs]
+def occasional_keys(shapes: EngineShapes) -> list[ProgramKey]:
+    """Return the programs that only some requests need, and the samplers that only make steps faster."""
+    samples = [Sample(sampler, count) for count in shapes.slot_counts for sampler in samplers(shapes)]
+    return [*samples, SingleProgram.COUNT_TOKENS, SingleProgram.PROMPT_LOGPROBS]
 
 
 def sufficient_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that suffice to serve any request, if slowly; see `sufficient_buckets`."""
-    steps = [key for kind, bucket in sufficient_buckets(shapes) for key in step_keys(kind, bucket, groups)]
+    steps = [key for bucket in sufficient_buckets(shapes) for key in step_keys(bucket, groups, shapes)]
     return list(dict.fromkeys([*steps, *initial_keys(groups)]))
 
 
 def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Order all programs by how much compiling each one next would speed up a live service."""
-    # Long chunks and single sequences gain most.
-    longest_first = sorted(shapes.buckets, key=lambda step: (step[1].num_seqs, -step[1].num_tokens))
-    steps = [key for kind, bucket in longest_first for key in step_keys(kind, bucket, groups)]
-    all_slots = max(shapes.decode_grid)
-    counts = dict.fromkeys(bucket.num_seqs for _, bucket in sufficient_buckets(shapes)) | {all_slots.num_seqs: None}
-    soon = [
-        *sufficient_keys(shapes, groups),
-        *step_keys(StepKind.DECODE, all_slots, groups),
-        *occasional_keys(shapes, counts),
-        SlotProgram.COUNT_TOKENS,
-    ]
-    return list(dict.fromkeys([*soon, *steps, *program_keys(shapes, groups)]))
+    widest = [max(shapes.decode_buckets), max(shapes.prompt_buckets)]
+    soon = [key for bucket in widest for key in step_keys(bucket, groups, shapes)]
+    return list(
+        dict.fromkeys(
+            [*sufficient_keys(shapes, groups), *soon, *occasional_keys(shapes), *program_keys(shapes, groups)]
+        )
+    )
 
 
 def first_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that the first token of a short request needs."""
-    shortest = next(iter(shapes.prefill_grid))
-    return [*initial_keys(groups), *step_keys(StepKind.PREFILL, shortest, groups)]
+    return [*initial_keys(groups), *step_keys(min(shapes.prompt_buckets), groups, shapes)]
 
 
 def program_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return all programs of a runner, in about the order in which requests need them."""
-    steps = [key for kind, bucket in shapes.buckets for key in step_keys(kind, bucket, groups)]
-    decode = step_keys(StepKind.DECODE, next(iter(shapes.decode_grid)), groups)
-    occasional = occasional_keys(shapes, shapes.all_seq_counts)
-    rest = [*decode, *steps, *occasional, SlotProgram.COUNT_TOKENS, *whole_keys(shapes)]
-    return list(dict.fromkeys([*first_keys(shapes, groups), *rest]))
-
-
-def _bucket_name(kind: StepKind, bucket: Bucket) -> str:
-    return f"{kind}-seqs{bucket.num_seqs}-tokens{bucket.num_tokens}"
+    buckets = [*shapes.decode_buckets, *shapes.prompt_buckets]
+    steps = [key for bucket in buckets for key in step_keys(bucket, groups, shapes)]
+    return list(dict.fromkeys([*first_keys(shapes, groups), *steps, *occasional_keys(shapes), *whole_keys(shapes)]))

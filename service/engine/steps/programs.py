@@ -6,14 +6,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array, Float
 
 from service.compile.program import Program
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.inputs import (
-    AdjustInputs,
-    ChooseInputs,
-    LogprobInputs,
-    SampleTargets,
+    PromptInputs,
+    SampleInputs,
     empty_count,
     empty_options,
     empty_step,
@@ -25,29 +24,36 @@ from service.engine.steps.keys import (
     Layers,
     ProgramKey,
     Sample,
-    SamplingPart,
-    SlotProgram,
-    Whole,
-    choice_parts,
+    Sampler,
+    SingleProgram,
     distinct,
-    sampling_parts,
+    samplers,
+    whole_keys,
 )
-from service.engine.steps.sampling import choose_likeliest, choose_randomly, choose_tokens
+from service.engine.steps.sampling import (
+    Sampled,
+    SamplingState,
+    choose_likeliest,
+    choose_randomly,
+    sample_by_branches,
+    sample_with_everything,
+)
 from service.engine.steps.sharding import placed, placement_of
 from service.engine.steps.step import (
+    GroupInputs,
     SlotState,
-    adjust_step,
-    choose_step,
     count_step,
     embed_tokens,
     initial_slots,
-    logits_step,
-    logprobs_step,
+    prompt_logprobs_step,
     run_layer_group,
+    sample_step,
     set_options,
 )
 from service.engine.steps.whole import WholeInputs, WholeState, WholeSteps
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder
+
+type SampleFunction = Callable[[Float[Array, "slot vocab"], SamplingState, Any], Sampled]
 
 
 def engine_programs(
@@ -74,68 +80,60 @@ class _EnginePrograms:
             self._maker(InitialCache(group.kind), functools.partial(self._make_cache, group), self._place.cache)
             for group in distinct(self._model.layer_groups)
         ]
-        return [self._maker(SlotProgram.INITIAL_SLOTS, self._make_slots, self._place.replicated), *caches]
+        return [self._maker(SingleProgram.INITIAL_SLOTS, self._make_slots, self._place.replicated), *caches]
 
     def embeds(self) -> list[Program]:
         """Return the programs before the first layer group of a step."""
         return [
             self._of_slots(
-                Embed(kind, bucket),
-                functools.partial(embed_tokens, self._model, kind),
+                Embed(bucket),
+                functools.partial(embed_tokens, self._model, bucket),
                 empty_step(bucket, self._shapes).packed,
             )
-            for kind, bucket in self._shapes.buckets
+            for bucket in self._shapes.buckets
         ]
 
     def sampling(self) -> list[Program]:
         """Return the programs from hidden states to tokens and log-probabilities."""
-        options = empty_options(self._shapes.prefill_seqs[-1], self._shapes)
+        shapes, samples = self._shapes, self._samplers
+        options = empty_options(shapes.row_counts[-1], shapes)
+        prompt = PromptInputs(self._hidden(shapes.num_slots), _int32(shapes.num_slots))
+        prompt_logprobs = functools.partial(prompt_logprobs_step, self._model)
         return [
-            *(program for num_seqs in self._shapes.all_seq_counts for program in self._sampling_of(num_seqs)),
-            self._of_slots(SlotProgram.SET_OPTIONS, set_options, options),
-            self._of_slots(SlotProgram.COUNT_TOKENS, count_step, empty_count(self._shapes)),
+            *(self._sample(sampler, count) for count in shapes.slot_counts for sampler in samples),
+            self._of_slots(SingleProgram.PROMPT_LOGPROBS, prompt_logprobs, prompt),
+            self._of_slots(SingleProgram.SET_OPTIONS, set_options, options),
+            self._of_slots(SingleProgram.COUNT_TOKENS, count_step, empty_count(shapes)),
         ]
 
-    def _sampling_of(self, num_seqs: int) -> list[Program]:
-        logits = jax.ShapeDtypeStruct((num_seqs, self._model.vocab_size), np.float32)
-        token_ids = _int32(num_seqs)
-        targets = SampleTargets(token_ids, token_ids)
-        masks = unrestricted_mask(num_seqs, self._model.vocab_size)
-        adjust = functools.partial(adjust_step, not self._shapes.has_sampling_variants)
-        choice = ChooseInputs(logits, targets)
-        parts: dict[SamplingPart, tuple[Callable[..., Any], Any]] = {
-            SamplingPart.LOGITS: (functools.partial(logits_step, self._model), self._hidden(num_seqs, 1)),
-            SamplingPart.ADJUST: (adjust, AdjustInputs(logits, targets, masks)),
-            **{part: (functools.partial(choose_step, choose), choice) for part, choose in self._choices.items()},
-            SamplingPart.LOGPROBS: (logprobs_step, LogprobInputs(logits, token_ids)),
-        }
-        return [self._of_slots(Sample(part, num_seqs), *parts[part]) for part in sampling_parts(self._shapes)]
+    def _sample(self, sampler: Sampler, count: int) -> Program:
+        is_general = sampler is Sampler.GENERAL
+        masks = unrestricted_mask(count, self._model.vocab_size) if is_general else None
+        sample = functools.partial(sample_step, self._model, self._samplers[sampler])
+        inputs = SampleInputs(self._hidden(count), _int32(count), masks)
+        return self._of_slots(Sample(sampler, count), sample, inputs)
 
     @property
-    def _choices(self) -> Mapping[SamplingPart, Callable[..., Any]]:
-        """The functions that choose tokens, of which a step runs one."""
-        has_variants = self._shapes.has_sampling_variants
-        choices: Mapping[SamplingPart, Callable[..., Any]] = {
-            SamplingPart.CHOOSE: functools.partial(choose_randomly, has_limits=True) if has_variants else choose_tokens,
-            SamplingPart.GREEDY: choose_likeliest,
-            SamplingPart.RANDOM: functools.partial(choose_randomly, has_limits=False),
+    def _samplers(self) -> Mapping[Sampler, SampleFunction]:
+        """The functions of the samplers that are compiled."""
+        functions: Mapping[Sampler, SampleFunction] = {
+            Sampler.GENERAL: sample_with_everything if self._shapes.has_sampling_variants else sample_by_branches,
+            Sampler.TOP_P: lambda logits, state, _: Sampled(choose_randomly(logits, state, has_limits=True)),
+            Sampler.RANDOM: lambda logits, state, _: Sampled(choose_randomly(logits, state, has_limits=False)),
+            Sampler.GREEDY: lambda logits, state, _: Sampled(choose_likeliest(logits, state)),
         }
-        return {part: choices[part] for part in choice_parts(self._shapes)}
+        return {sampler: functions[sampler] for sampler in samplers(self._shapes)}
 
     def whole(self) -> list[Program]:
         """Return the decode steps that are one program each, where the device prefers those."""
-        if not self._shapes.has_whole_steps:
-            return []
         steps = WholeSteps(self._model)
         caches = tuple(placed(self._cache_shapes(group), self._place.cache) for group in self._model.layer_groups)
         programs = []
-        for bucket in self._shapes.decode_grid:
-            inputs = empty_step(bucket, self._shapes)
+        for key in whole_keys(self._shapes):
+            inputs = empty_step(key.bucket, self._shapes)
             arguments = (self._weights, WholeState(self._slots, caches), WholeInputs(inputs.packed, inputs.page_table))
-            programs += [
-                self._program(Whole(part, bucket), functools.partial(steps.run, choose), arguments)
-                for part, choose in self._choices.items()
-            ]
+            run = functools.partial(steps.run, self._samplers[key.sampler], key.bucket)
+            programs.append(self._program(key, run, arguments))
         return programs
 
     def layer_groups(self) -> list[Program]:
@@ -147,11 +145,11 @@ class _EnginePrograms:
         cache = placed(self._cache_shapes(group), self._place.cache)
         return [
             self._program(
-                Layers(kind, bucket, group.kind),
+                Layers(bucket, group.kind),
                 functools.partial(run_layer_group, self._model, group),
                 (weights, cache, self._group_inputs(bucket)),
             )
-            for kind, bucket in self._shapes.buckets
+            for bucket in self._shapes.buckets
         ]
 
     def _make_cache(self, group: LayerGroup) -> Cache:
@@ -160,13 +158,16 @@ class _EnginePrograms:
     def _cache_shapes(self, group: LayerGroup) -> Cache:
         return jax.eval_shape(functools.partial(self._make_cache, group))
 
-    def _group_inputs(self, bucket: Bucket) -> LayerGroupInputs:
+    def _group_inputs(self, bucket: Bucket) -> GroupInputs:
         """Return the shapes of a layer group's inputs; those that depend on the model come from its `embed`."""
-        hidden, rotation = self._embedded(bucket.num_seqs, bucket.num_tokens)
-        return LayerGroupInputs(hidden, rotation, empty_step(bucket, self._shapes).paging)
+        step = empty_step(bucket, self._shapes)
+        hidden, rotation = self._embedded(self._shapes.padding(bucket))
+        no_tables = step.page_table[:, :0]
+        layers = LayerGroupInputs(hidden, rotation, step._replace(page_table=no_tables).regions)
+        return GroupInputs(layers, step.page_table, step.places if bucket.num_rows else None)
 
-    def _embed_shapes(self, num_seqs: int, num_tokens: int) -> tuple[Any, Any]:
-        tokens = _int32(num_seqs, num_tokens)
+    def _embed_shapes(self, num_tokens: int) -> tuple[Any, Any]:
+        tokens = _int32(num_tokens)
         return jax.eval_shape(self._model.embed, self._weights, tokens, tokens)
 
     def _hidden(self, *shape: int) -> jax.ShapeDtypeStruct:

@@ -1,9 +1,10 @@
-"""Logits to token ids, on the device, in programs of which the host runs those that a batch needs.
+"""Logits to token ids, on the device.
 
     logits ─> adjust: token mask, stop tokens held back, bias, penalties ─> choose: argmax or a random choice
        └────> log-probabilities of the chosen tokens
 
-So a batch of greedy sequences costs one pass over the logits, and an option costs nothing until a sequence uses it.
+A program that may branch, on a CPU, does what a batch needs and no more. Where a branch costs, the host runs the
+sampler that does least: see `Sampler`.
 
 Source: the order: vLLM, vllm/v1/sample/sampler.py.
 """
@@ -12,11 +13,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, UInt
+from jaxtyping import Array, Bool, Float, Int, Int32, UInt
 
 from service.engine.steps.categorical import Limits, argmax, sample_categorical
 from service.engine.steps.inputs import FloatOption, IntegerOption, Options
-from service.engine.token_mask import WORD_BITS
+from service.engine.steps.logprobs import PACKED_LOGPROBS, pack_logprobs
+from service.engine.token_mask import ALL_ALLOWED, WORD_BITS
 
 BROKEN = -1  # in place of a token id: the sequence's logits are NaN or infinite
 # Added to a token's count if it occurs in the prompt; more than a sequence can have tokens.
@@ -24,13 +26,53 @@ IN_PROMPT = 1 << 30
 
 
 class SamplingState(NamedTuple):
-    """The inputs of sampling besides the logits and the token masks."""
+    """The inputs of sampling besides the logits and the token masks, by slot."""
 
     options: Options
-    slots: Int[Array, " seq"]
     token_counts: Int[Array, "slot vocab"]  # occurrences of each token; see `count_tokens`
-    positions: Int[Array, " seq"]  # of the token to be sampled; with the seed it fixes the random number
-    is_sequence: Bool[Array, " seq"]  # False for padding, whose options belong to another sequence
+    positions: Int[Array, " slot"]  # of the token to be sampled; with the seed it fixes the random number
+    is_sampled: Bool[Array, " slot"]  # False for padding, whose options belong to another sequence
+
+
+class Sampled(NamedTuple):
+    """The outcome of a sampling."""
+
+    token_ids: Int32[Array, " slot"]  # BROKEN for a sequence that must fail
+    logprobs: Int32[Array, "slot packed"] | None = None  # as `pack_logprobs` returns them; of the general sampler
+
+
+def sample_by_branches(
+    logits: Float[Array, "slot vocab"], state: SamplingState, token_mask: UInt[Array, "slot word"]
+) -> Sampled:
+    """Sample with every option and with log-probabilities, where a branch costs nothing."""
+    options, is_sampled = state.options, state.is_sampled
+    is_adjusted = (
+        jnp.any(token_mask != ALL_ALLOWED, axis=1)
+        | (state.positions < options.integer_option(IntegerOption.STOPS_FROM))
+        | (options.integer_option(IntegerOption.HAS_BIAS) > 0)
+        | (options.integer_option(IntegerOption.GROUP_FROM) < logits.shape[1])
+        | options.has_penalties
+    )
+    adjusted = jax.lax.cond(
+        jnp.any(is_sampled & is_adjusted), lambda: adjust_logits(logits, state, token_mask), lambda: logits
+    )
+    token_ids = choose_tokens(adjusted, state)
+    has_logprobs = is_sampled & (options.integer_option(IntegerOption.LOGPROBS) >= 0)
+    logprobs = jax.lax.cond(
+        jnp.any(has_logprobs),
+        lambda: pack_logprobs(logits, jnp.maximum(token_ids, 0)),
+        lambda: jnp.zeros((len(logits), PACKED_LOGPROBS), jnp.int32),
+    )
+    return Sampled(token_ids, logprobs)
+
+
+def sample_with_everything(
+    logits: Float[Array, "slot vocab"], state: SamplingState, token_mask: UInt[Array, "slot word"]
+) -> Sampled:
+    """Sample in the same way without a branch: with every option, whether a sequence has it or not."""
+    adjusted = adjust_logits(logits, state, token_mask, can_branch=False)
+    token_ids = choose_randomly(adjusted, state, has_limits=True)
+    return Sampled(token_ids, pack_logprobs(logits, jnp.maximum(token_ids, 0)))
 
 
 def adjust_logits(
@@ -55,9 +97,9 @@ def adjust_logits(
     adjusted = adjusted.at[seqs, stop_ids].set(-jnp.inf, mode="drop")
     adjusted = adjusted.at[seqs, options.bias_ids].add(options.biases, mode="drop")
     if can_branch:
-        is_penalized = jnp.any(state.is_sequence & options.has_penalties)
+        is_penalized = jnp.any(state.is_sampled & options.has_penalties)
         adjusted = jax.lax.cond(is_penalized, lambda: _penalize(adjusted, state), lambda: adjusted)
-        has_group = jnp.any(state.is_sequence & (options.integer_option(IntegerOption.GROUP_FROM) < vocab_size))
+        has_group = jnp.any(state.is_sampled & (options.integer_option(IntegerOption.GROUP_FROM) < vocab_size))
         adjusted = jax.lax.cond(has_group, lambda: _prefer_group(adjusted, options), lambda: adjusted)
     else:
         adjusted = _prefer_group(_penalize(adjusted, state), options)
@@ -73,7 +115,7 @@ def choose_tokens(logits: Float[Array, "seq vocab"], state: SamplingState) -> In
     has_temperature = state.options.float_option(FloatOption.TEMPERATURE) > 0
     likeliest = argmax(logits)
     token_ids = jax.lax.cond(
-        jnp.any(state.is_sequence & has_temperature),
+        jnp.any(state.is_sampled & has_temperature),
         lambda: jnp.where(has_temperature, sample_categorical(logits, state.options, state.positions), likeliest),
         lambda: likeliest,
     )
@@ -137,8 +179,7 @@ def _penalize(logits: Float[Array, "seq vocab"], state: SamplingState) -> Float[
     https://platform.openai.com/docs/advanced-usage#frequency-and-presence-penalties
     """
     options = state.options
-    counts = state.token_counts.at[state.slots].get(mode="clip")
-    counts = jnp.where(options.has_penalties[:, None], counts, 0)
+    counts = jnp.where(options.has_penalties[:, None], state.token_counts, 0)
     repetition = jnp.where(counts > 0, options.float_option(FloatOption.REPETITION)[:, None], 1)
     logits = jnp.where(logits > 0, logits / repetition, logits * repetition)
     in_output = (counts & (IN_PROMPT - 1)).astype(jnp.float32)

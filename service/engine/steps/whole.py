@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float, Int
 
-from service.engine.shapes import StepKind
-from service.engine.steps.inputs import ChooseInputs
+from service.engine.shapes import Bucket
+from service.engine.steps.inputs import SampleInputs
 from service.engine.steps.keys import distinct
-from service.engine.steps.sampling import SamplingState
-from service.engine.steps.step import SlotState, choose_step, embed_tokens, logits_step, run_layer_group
+from service.engine.steps.sampling import Sampled, SamplingState
+from service.engine.steps.step import GroupInputs, SlotState, embed_tokens, run_layer_group, sample_step
 from service.models.interface import Cache, PagedDecoder, Weights
 
 
@@ -25,8 +25,8 @@ class WholeState(NamedTuple):
 class WholeInputs(NamedTuple):
     """The host's part of a decode step."""
 
-    packed: Int[Any, "seq column"]
-    page_table: Int[Any, "seq page"]
+    packed: Int[Any, " number"]
+    page_table: Int[Any, "slot page"]
 
 
 class WholeSteps:
@@ -40,20 +40,21 @@ class WholeSteps:
 
     def run(
         self,
-        choose: Callable[[Float[Array, "seq vocab"], SamplingState], Int[Array, " seq"]],
+        sampler: Callable[[Float[Array, "slot vocab"], SamplingState, Any], Sampled],
+        bucket: Bucket,
         weights: Weights,
         state: WholeState,
         inputs: WholeInputs,
-    ) -> tuple[WholeState, Int[Array, " seq"]]:
-        """Return the token that a function chooses for each sequence, and leave it in the sequence's slot."""
-        slots, embedded = embed_tokens(self._model, StepKind.DECODE, weights, state.slots, inputs.packed)
-        group_inputs = embedded.inputs._replace(paging=embedded.inputs.paging._replace(page_table=inputs.page_table))
-        caches = []
+    ) -> tuple[WholeState, Sampled]:
+        """Return the token that a function samples for each slot, and leave it in the slot."""
+        slots, embedded = embed_tokens(self._model, bucket, weights, state.slots, inputs.packed)
+        layers, caches = embedded.inputs, []
         for group, group_cache in zip(self._model.layer_groups, state.caches, strict=True):
             of_group = [weights[name] for name in group.weights]
-            changed, outputs = self._run_kind(group.kind)(of_group, group_cache, group_inputs)
+            own = GroupInputs(layers, inputs.page_table, None)
+            changed, outputs = self._run_kind(group.kind)(of_group, group_cache, own)
             caches.append(changed)
-            group_inputs = group_inputs._replace(hidden=outputs.hidden)
-        slots, logits = logits_step(self._model, weights, slots, group_inputs.hidden)
-        slots, token_ids = choose_step(choose, weights, slots, ChooseInputs(logits, embedded.targets))
-        return WholeState(slots, tuple(caches)), token_ids
+            layers = layers._replace(hidden=outputs.hidden)
+        sample = SampleInputs(layers.hidden, embedded.sampled)
+        slots, sampled = sample_step(self._model, sampler, weights, slots, sample)
+        return WholeState(slots, tuple(caches)), sampled

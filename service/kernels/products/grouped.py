@@ -25,7 +25,7 @@ def grouped_linear(
     Args:
         x: the rows of the first group, then those of the second, and so on.
         weight: of every group; unquantized, int8 or FP8.
-        sizes: the number of rows of each group; their sum is the number of rows.
+        sizes: the number of rows of each group. Rows after those of all groups have an undefined product.
         products: how the device computes products.
         dtype: the dtype of the result; None for that of `x`.
         fp8: how to compute products with FP8.

@@ -96,6 +96,7 @@ def _multiply_tile(  # noqa: PLR0917 (Pallas gives them by position)
         precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
         return sums + plgpu.dot(x, wide.astype(x.dtype), trans_b=True, precision=precision)
 
-    num_steps = jnp.where(first < end, pl.cdiv(num_in, STEP), 0)
-    sums = jax.lax.fori_loop(0, num_steps, step, jnp.zeros((tile_rows, OUT_ROWS), jnp.float32))
+    # As arrays: Triton's loop would take a Python integer as another type than the result of a choice.
+    num_steps = jnp.where(first < end, jnp.int32(pl.cdiv(num_in, STEP)), jnp.int32(0))
+    sums = jax.lax.fori_loop(jnp.int32(0), num_steps, step, jnp.zeros((tile_rows, OUT_ROWS), jnp.float32))
     plgpu.store(out_ref.at[rows[:, None], columns[None, :]], sums, mask=is_row & is_column.T)

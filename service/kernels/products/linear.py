@@ -11,7 +11,7 @@ from enum import StrEnum
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Float32, Num, UInt8
+from jaxtyping import Array, DTypeLike, Float, Float32, Int32, Num, UInt8
 
 from service.device.mesh import DeviceMesh
 from service.device.native.library import NativeCode, native_code
@@ -68,6 +68,7 @@ def linear(
     num_in_axes: int = 1,
     dtype: DTypeLike | None = None,
     fp8: Fp8Products = Fp8Products.FUSED,
+    spans: Int32[Array, "span 2"] | None = None,
 ) -> Float[Array, "*token_out"]:
     """Return `x @ weight.T`, summed over the last `num_in_axes` axes of both.
 
@@ -78,12 +79,13 @@ def linear(
         num_in_axes: the number of axes to sum over.
         dtype: the dtype of the result; None for that of `x`.
         fp8: how to compute products with FP8.
+        spans: first and end of each run of tokens that are wanted; the product of others may be zero. None for all.
     """
     num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
     if not isinstance(weight, QuantizedWeight):
-        if _is_native(x, weight, products.native, num_tokens):
+        if _is_native(x, weight, products.native, num_tokens, has_spans=spans is not None):
             native = native_bfloat16 if weight.dtype == jnp.bfloat16 else native_float32
-            product = native(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in))
+            product = native(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in), spans)
             return _as_asked(product, x, weight, num_in_axes, dtype)
         return _product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype)
     token_axes = x.ndim - num_in_axes
@@ -91,8 +93,13 @@ def linear(
     if weight.values.dtype == FP8 and fp8 is not Fp8Products.NATIVE:
         widened = _product_in_parts if fp8 is Fp8Products.IN_PARTS else _widened_product
         return (widened(x, weight.values, num_in_axes) * scale).astype(dtype or x.dtype)
-    if x.dtype == jnp.float32 and weight.values.dtype == jnp.int8 and serves_int8(products.native, num_tokens):
-        native = native_int8(x.reshape(num_tokens, num_in), weight.values.reshape(-1, num_in), weight.scale.reshape(-1))
+    if (
+        x.dtype == jnp.float32
+        and weight.values.dtype == jnp.int8
+        and serves_int8(products.native, num_tokens, has_spans=spans is not None)
+    ):
+        tokens, values = x.reshape(num_tokens, num_in), weight.values.reshape(-1, num_in)
+        native = native_int8(tokens, values, weight.scale.reshape(-1), spans)
         return _as_asked(native, x, weight.values, num_in_axes, dtype)
     values, token_scale = quantize_tokens(x, num_in_axes, weight.values.dtype)
     splits = UNSPLIT if products.num_splits == UNSPLIT else CPU_QUANTIZED_NUM_SPLITS
@@ -102,12 +109,17 @@ def linear(
 
 
 def _is_native(
-    x: Float[Array, "*token_in"], weight: Float[Array, "*out_in"], native: NativeCode, num_tokens: int
+    x: Float[Array, "*token_in"],
+    weight: Float[Array, "*out_in"],
+    native: NativeCode,
+    num_tokens: int,
+    *,
+    has_spans: bool,
 ) -> bool:
     if x.dtype != jnp.float32:
         return False
     is_bfloat16 = weight.dtype == jnp.bfloat16 and native.has_products
-    return is_bfloat16 or (weight.dtype == jnp.float32 and serves_float32(native, num_tokens))
+    return is_bfloat16 or (weight.dtype == jnp.float32 and serves_float32(native, num_tokens, has_spans=has_spans))
 
 
 def _as_asked(

@@ -18,28 +18,37 @@ from service.device.native.library import (
     NativeCode,
     register_native_calls,
 )
+from service.kernels.limits import skips_padding
 
+type Spans = Int32[Array, "span 2"]  # first and end of each run of tokens, in order
 # With more tokens, XLA's products, which pack weights, are at least as fast. Measured on Zen 4, in each case against
 # XLA with the same instructions; not measured on AMX, where XLA's int8 products use matrix units.
 MAX_FLOAT32_TOKENS = {NativeCode.AVX2: 32, NativeCode.AVX512: 512, NativeCode.AMX: 512}
 MAX_INT8_TOKENS = {NativeCode.AVX2: 8, NativeCode.AVX512: 256, NativeCode.AMX: 16}
 
 
-def native_float32(x: Float32[Array, "token in"], weight: Float32[Array, "out in"]) -> Float32[Array, "token out"]:
-    """Return `x @ weight.T`."""
-    return _call(FLOAT32_TARGET, x, weight)
+def native_float32(
+    x: Float32[Array, "token in"], weight: Float32[Array, "out in"], spans: Spans | None = None
+) -> Float32[Array, "token out"]:
+    """Return `x @ weight.T`; with spans, of the tokens inside them, and zeros for the others."""
+    return _call(FLOAT32_TARGET, x, weight, *_given(spans))
 
 
-def native_bfloat16(x: Float32[Array, "token in"], weight: BFloat16[Array, "out in"]) -> Float32[Array, "token out"]:
-    """Return `x @ weight.T`, the same as with the weight in float32."""
-    return _call(BFLOAT16_TARGET, x, weight)
+def native_bfloat16(
+    x: Float32[Array, "token in"], weight: BFloat16[Array, "out in"], spans: Spans | None = None
+) -> Float32[Array, "token out"]:
+    """Return `x @ weight.T`, the same as with the weight in float32; see `native_float32`."""
+    return _call(BFLOAT16_TARGET, x, weight, *_given(spans))
 
 
 def native_int8(
-    x: Float32[Array, "token in"], values: Int8[Array, "out in"], scale: Float32[Array, " out"]
+    x: Float32[Array, "token in"],
+    values: Int8[Array, "out in"],
+    scale: Float32[Array, " out"],
+    spans: Spans | None = None,
 ) -> Float32[Array, "token out"]:
-    """Multiply tokens, quantized as by `quantize_tokens`, by a weight."""
-    return _call(INT8_TARGET, x, values, scale)
+    """Multiply tokens, quantized as by `quantize_tokens`, by a weight; see `native_float32`."""
+    return _call(INT8_TARGET, x, values, scale, *_given(spans))
 
 
 def native_grouped(
@@ -64,14 +73,22 @@ def native_grouped_int8(
     return _call(GROUPED_INT8_TARGET, x, values, sizes, scale)
 
 
-def serves_float32(native: NativeCode, num_tokens: int) -> bool:
+def serves_float32(native: NativeCode, num_tokens: int, *, has_spans: bool = False) -> bool:
     """Return whether the C++ product is used for float32 instead of XLA."""
+    if has_spans and skips_padding(native):
+        return True
     return native.has_products and num_tokens <= MAX_FLOAT32_TOKENS[native]
 
 
-def serves_int8(native: NativeCode, num_tokens: int) -> bool:
-    """Return whether the C++ product is used for int8 instead of XLA."""
+def serves_int8(native: NativeCode, num_tokens: int, *, has_spans: bool = False) -> bool:
+    """Return whether the C++ product is used for int8 instead of XLA, whose matrix units are faster."""
+    if has_spans and native is NativeCode.AVX512:
+        return True
     return native.has_products and num_tokens <= MAX_INT8_TOKENS[native]
+
+
+def _given(spans: Spans | None) -> tuple[Spans, ...]:
+    return () if spans is None else (spans,)
 
 
 def _call(target: str, x: Array, weight: Array, *rest: Array) -> Array:

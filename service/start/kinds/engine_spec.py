@@ -21,7 +21,7 @@ from service.engine.sizing import ModelSize, engine_bytes, fit_engine
 from service.engine.steps.keys import compile_order, first_keys, program_keys, sufficient_keys
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
-from service.kernels.limits import vector_bytes
+from service.kernels.limits import skips_padding, vector_bytes
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig
 from service.models.interface import LayerGroup, PagedDecoder
@@ -245,6 +245,7 @@ def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
             vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
         ),
         is_host=mesh.is_host,
+        skips_padding=mesh.is_host and dtype == np.float32 and skips_padding(native_code()),
         has_whole_steps=mesh.prefers_whole_steps,
         max_table_bytes=kernel.max_table_bytes,
         page_sizes=kernel.page_sizes,

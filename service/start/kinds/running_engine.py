@@ -27,11 +27,13 @@ class RunningEngine(Running):
         turns: DeviceTurns | None = None,
     ) -> None:
         """Start the device thread, which takes turns with other engines on an accelerator."""
+        max_stall_ms = context.settings.max_step_stall_ms
         self._engine = Engine(
             runner,
             runner.shapes,
             context.model_metrics,
             max_requests=context.settings.max_concurrent_requests * MAX_SEQUENCES,
+            max_stall_s=None if max_stall_ms is None else max_stall_ms / 1000,
             on_failure=context.on_engine_failure,
             turns=turns,
         )

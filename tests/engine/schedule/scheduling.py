@@ -3,12 +3,14 @@
 from service.engine.request import Request
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.scheduler import Scheduler
-from service.engine.shapes import PrefillShapes
 
 
-def make_scheduler(*, max_tokens: int = 8, num_seqs=(1, 2, 4), step_cost_tokens: int = 512, **sizes) -> Scheduler:
-    chunking = Chunking(PrefillShapes(max_tokens, num_seqs=num_seqs, step_cost_tokens=step_cost_tokens))
-    return Scheduler(**{"num_slots": 2, "num_pages": 16, "page_size": 4} | sizes, chunking=chunking)
+def make_scheduler(
+    *, max_tokens: int = 8, row_tokens: int | None = None, step_cost_tokens: int = 512, **sizes
+) -> Scheduler:
+    sizes = {"num_slots": 2, "num_pages": 16, "page_size": 4} | sizes
+    row_tokens = row_tokens or sizes["page_size"]
+    return Scheduler(**sizes, chunking=Chunking(row_tokens, max_tokens // row_tokens, step_cost_tokens))
 
 
 def make_request(name: str, prompt_len: int = 4, max_tokens: int = 4, **options) -> Request:

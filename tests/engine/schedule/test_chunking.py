@@ -1,85 +1,87 @@
-"""The number of prompts in a prefill step, on devices that prefer many rows and on those that prefer long ones."""
+"""How much of prompts a step computes, by what that costs the sequences that decode beside it."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.engine.schedule.chunking import Chunking
-from service.engine.shapes import PrefillShapes
-
-# Reading the weights takes as long as computing 512 tokens, or 40.
-ACCELERATOR = Chunking(PrefillShapes(max_tokens=512, num_seqs=(1, 2, 4), step_cost_tokens=512))
-PROCESSOR = Chunking(PrefillShapes(max_tokens=512, num_seqs=(1, 4), step_cost_tokens=40))
 
 
-@pytest.mark.parametrize(
-    ("lengths", "on_accelerator", "on_processor"),
-    [
-        ([128], 1, 1),
-        ([2000, 2000], 1, 1),
-        ([200, 200], 2, 1),
-        ([128, 128, 128], 4, 1),
-        ([128, 128], 2, 1),
-        ([128, 128, 128, 128], 4, 4),
-        ([2000, 128, 128, 128], 1, 1),
-        ([20, 20, 20, 20], 4, 1),
-    ],
+def make_chunking(**changes):
+    return Chunking(**{"row_tokens": 64, "num_rows": 32, "step_cost_tokens": 40} | changes)
+
+
+def run(chunking, *, decode_s, token_s, num_steps=30):
+    """Let a chunking see steps of a device."""
+    for _ in range(num_steps):
+        chunking.observe(num_decodes=8, num_prompt_tokens=0, elapsed_s=decode_s)
+        chunking.observe(num_decodes=8, num_prompt_tokens=128, elapsed_s=decode_s + 128 * token_s)
+
+
+def test_where_nothing_decodes_a_step_takes_all_that_it_holds():
+    assert make_chunking().budget(0) == 2048
+
+
+def test_before_a_step_was_measured_prompts_take_as_long_as_two_decode_steps_by_what_is_known():
+    assert make_chunking().budget(16) == 2 * (40 + 16)
+    assert make_chunking(step_cost_tokens=512).budget(64) == 2 * (512 + 64)
+
+
+def test_prompts_take_as_long_as_two_decode_steps_were_measured_to_take():
+    chunking = make_chunking()
+    run(chunking, decode_s=0.040, token_s=0.0005)
+    assert chunking.budget(8) == pytest.approx(160, abs=2)
+
+
+def test_a_limit_in_seconds_counts_instead():
+    chunking = make_chunking(max_stall_s=0.3)
+    run(chunking, decode_s=0.040, token_s=0.001)
+    assert chunking.budget(8) == pytest.approx(300, abs=2)
+
+
+@pytest.mark.parametrize("max_stall_s", [None, 1e-6])
+def test_a_step_computes_some_of_a_prompt_whatever_the_limit(max_stall_s):
+    chunking = make_chunking(max_stall_s=max_stall_s)
+    run(chunking, decode_s=0.001, token_s=0.01)
+    assert chunking.budget(8) == 64
+    longer_rows = make_chunking(row_tokens=256, max_stall_s=max_stall_s)
+    run(longer_rows, decode_s=0.001, token_s=0.01)
+    assert longer_rows.budget(8) == 256
+
+
+def test_the_measure_follows_the_device():
+    chunking = make_chunking()
+    run(chunking, decode_s=0.040, token_s=0.0005)
+    run(chunking, decode_s=0.040, token_s=0.0002)
+    assert chunking.budget(8) == pytest.approx(400, abs=4)
+
+
+def test_a_step_that_took_no_longer_than_a_decode_step_does_not_make_prompts_free():
+    chunking = make_chunking()
+    chunking.observe(num_decodes=8, num_prompt_tokens=0, elapsed_s=0.1)
+    chunking.observe(num_decodes=8, num_prompt_tokens=128, elapsed_s=0.01)
+    assert 0 < chunking.budget(8) <= 2048
+
+
+@given(
+    row_tokens=st.sampled_from([4, 16, 64]),
+    start_pages=st.integers(0, 40),
+    length=st.integers(1, 500),
+    budget=st.integers(64, 600),
+    num_rows=st.integers(1, 8),
 )
-def test_as_many_prompts_share_a_step_as_make_a_token_cheapest(lengths, on_accelerator, on_processor):
-    assert ACCELERATOR.choose_num_seqs(lengths) == on_accelerator
-    assert PROCESSOR.choose_num_seqs(lengths) == on_processor
+def test_a_chunk_ends_with_a_row_or_with_the_prompt_and_fits_the_step(
+    row_tokens, start_pages, length, budget, num_rows
+):
+    chunking = make_chunking(row_tokens=row_tokens)
+    start = start_pages * 4
+    end = chunking.end(start, start + length, num_tokens=budget, num_rows=num_rows)
+    assert start < end <= start + min(length, budget)
+    assert end == start + length or end % row_tokens == 0
+    rows = {position // row_tokens for position in range(start, end)}
+    assert chunking.count_rows(start, end) == len(rows) <= num_rows
 
 
-def test_where_a_step_costs_little_its_sizes_lie_close():
-    assert PROCESSOR.shapes.chunk_sizes == (16, 64, 128, 256, 512)
-    assert ACCELERATOR.shapes.chunk_sizes == (16, 64, 256, 512)
-
-
-def test_where_as_many_tokens_come_for_the_same_cost_fewer_prompts_share_a_step():
-    shapes = PrefillShapes(max_tokens=64, num_seqs=(1, 2, 4), step_cost_tokens=64)
-    assert Chunking(shapes).choose_num_seqs([64, 64, 64, 64]) == 1
-    assert Chunking(shapes).choose_num_seqs([32, 32, 32, 32]) == 2
-
-
-def test_a_number_of_prompts_is_chosen_only_if_half_as_many_would_leave_one_out():
-    shapes = PrefillShapes(max_tokens=512, num_seqs=(1, 2, 4, 8), step_cost_tokens=512)
-    chunking = Chunking(shapes)
-    assert [chunking.choose_num_seqs([16] * count) for count in range(1, 10)] == [1, 2, 4, 4, 8, 8, 8, 8, 8]
-
-
-# Sizes of 16, 64, 128, 256 and 512 tokens; a step costs 48 besides.
-CUTTING = Chunking(PrefillShapes(max_tokens=512, num_seqs=(1,), step_cost_tokens=48))
-
-
-@pytest.mark.parametrize(
-    ("length", "first"),
-    [
-        (5, 5),  # shorter than the smallest step
-        (16, 16),
-        (30, 30),  # 16 and another step for 14 cost as much as 80, one padded to 64 less
-        (64, 64),
-        (80, 80),  # 64 + 48 + 16 is no less than 128
-        (144, 128),  # 128 + 48 + 16 is less than 256
-        (208, 208),  # 128 + 48 + 128 is more than 256
-        (300, 256),  # 256 + 48 + 64 is less than 512
-        (500, 500),
-        (512, 512),
-        (513, 512),
-        (5000, 512),
-    ],
-)
-def test_a_prompt_is_cut_where_two_steps_cost_less_than_one(length, first):
-    assert CUTTING.first_chunk(length) == first
-
-
-def test_a_step_costs_its_padded_tokens_and_reading_the_weights():
-    assert CUTTING.cost([5]) == 48 + 16
-    assert CUTTING.cost([16]) == 48 + 16
-    assert CUTTING.cost([17]) == 48 + 64
-    assert CUTTING.cost([600]) == 48 + 512
-    assert CUTTING.cost([5, 5]) == 48 + 512
-    assert CUTTING.prefill_budget == 48 + 512
-
-
-@pytest.mark.parametrize("length", [5, 300, 512, 5000])
-def test_a_prompt_that_waits_alone_has_the_step_to_itself(length):
-    shapes = PrefillShapes(max_tokens=512, num_seqs=(1, 2, 4), step_cost_tokens=48)
-    assert Chunking(shapes).choose_num_seqs([length]) == 1
+def test_what_no_longer_fits_a_row_waits():
+    assert make_chunking().end(64, 200, num_tokens=30, num_rows=2) == 64
+    assert make_chunking().end(64, 90, num_tokens=30, num_rows=2) == 90

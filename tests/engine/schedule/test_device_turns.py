@@ -150,7 +150,7 @@ def test_a_step_ends_in_its_turn_where_another_engine_has_work(runner):
     own, other = turns.join(), turns.join()
     own.begin_work()
     scheduler = Scheduler(
-        num_slots=SHAPES.num_slots, num_pages=24, page_size=SHAPES.page_size, chunking=Chunking(SHAPES.prefill)
+        num_slots=SHAPES.num_slots, num_pages=24, page_size=SHAPES.page_size, chunking=Chunking.of(SHAPES)
     )
     pipeline = StepPipeline(scheduler, runner, delivered.extend, own)
     scheduler.add(Request("a", (2, 3), 6, Sampling(temperature=0.0)))

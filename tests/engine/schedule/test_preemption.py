@@ -47,7 +47,7 @@ def test_priority_comes_before_arrival_when_a_sequence_must_give_way():
 def test_a_batch_gives_a_slot_to_a_client_and_continues_later():
     scheduler = make_scheduler(num_slots=2, num_pages=20, max_tokens=32)
     older, newer = prefill(scheduler, *(make_request(n, max_tokens=4, priority=BACKGROUND_PRIORITY) for n in "xy"))
-    client = scheduler.add(make_request("c", max_tokens=2))
+    client = scheduler.add(make_request("c", max_tokens=3))
     step(scheduler)
     assert (client.is_running, older.is_running, newer.is_running) == (True, True, False)
     others = [scheduler.add(make_request(name, max_tokens=2)) for name in "de"]
@@ -55,7 +55,7 @@ def test_a_batch_gives_a_slot_to_a_client_and_continues_later():
     assert [s.is_running for s in (client, older, *others)] == [True, False, True, False]
     while not scheduler.is_idle:
         step(scheduler)
-    assert [len(s.output_ids) for s in (older, newer, client, *others)] == [4, 4, 2, 2, 2]
+    assert [len(s.output_ids) for s in (older, newer, client, *others)] == [4, 4, 3, 2, 2]
     scheduler.check_integrity()
 
 

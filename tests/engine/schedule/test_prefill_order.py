@@ -1,4 +1,4 @@
-"""The prompts of each prefill step, and the decode steps between them."""
+"""The prompts of each step, and the sequences that decode beside them."""
 
 import pytest
 
@@ -6,15 +6,20 @@ from service.engine.shapes import StepKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, names, served, step
 
 
+def one_chunk_at_a_time(**sizes):
+    """Return a scheduler whose steps hold one row of a prompt."""
+    return make_scheduler(row_tokens=8, max_tokens=8, num_pages=64, **sizes)
+
+
 def test_prompts_of_equal_priority_alternate_by_chunks():
-    scheduler = make_scheduler(num_slots=3, num_seqs=(1,), num_pages=64)
+    scheduler = one_chunk_at_a_time(num_slots=3)
     for name in "abc":
         scheduler.add(make_request(name, prompt_len=24, max_tokens=1))
     assert served(scheduler, 9) == ["a", "b", "c"] * 3
 
 
 def test_a_prompt_of_better_priority_is_prefilled_to_its_end_first():
-    scheduler = make_scheduler(num_slots=2, num_seqs=(1,), num_pages=64)
+    scheduler = one_chunk_at_a_time(num_slots=2)
     scheduler.add(make_request("patient", prompt_len=24, max_tokens=1, priority=1))
     assert served(scheduler, 1) == ["p"]
     scheduler.add(make_request("urgent", prompt_len=24, max_tokens=1))
@@ -22,124 +27,87 @@ def test_a_prompt_of_better_priority_is_prefilled_to_its_end_first():
 
 
 def test_of_equal_priority_and_no_chunk_yet_the_first_to_arrive_goes_first():
-    scheduler = make_scheduler(num_slots=4, num_seqs=(1,), num_pages=64)
+    scheduler = one_chunk_at_a_time(num_slots=4)
     for name in "dacb":
         scheduler.add(make_request(name, max_tokens=1))
     assert served(scheduler, 4) == ["d", "a", "c", "b"]
 
 
-def test_a_step_is_shared_by_as_many_prompts_as_it_takes_and_the_others_follow():
-    scheduler = make_scheduler(num_slots=6, num_pages=64, num_seqs=(1, 2, 4))
+def test_prompts_share_a_step_as_long_as_there_are_rows():
+    scheduler = make_scheduler(num_slots=6, num_pages=64, max_tokens=16)
     for name in "abcdef":
         scheduler.add(make_request(name, prompt_len=2, max_tokens=1))
     assert served(scheduler, 2) == ["abcd", "ef"]
 
 
-def test_a_shared_step_gives_each_prompt_an_equal_part():
-    scheduler = make_scheduler(num_slots=2, num_pages=64, max_tokens=64, num_seqs=(1, 2))
+def test_a_prompt_takes_the_rows_that_it_needs_and_the_next_one_those_that_are_left():
+    scheduler = make_scheduler(num_slots=2, num_pages=64, page_size=16, max_tokens=64)
     scheduler.add(make_request("a", prompt_len=40))
     scheduler.add(make_request("b", prompt_len=30))
-    plan, _ = step(scheduler)
-    assert [(planned.start, planned.num_tokens, planned.is_sampled) for planned in plan.seqs] == [
-        (0, 32, False),
-        (0, 30, True),
-    ]
+    chunks = [[(p.start, p.num_tokens, p.is_sampled) for p in step(scheduler)[0].seqs] for _ in range(2)]
+    assert chunks[0] == [(0, 40, True), (0, 16, False)]
+    assert (16, 14, True) in chunks[1]
 
 
-def test_a_prompt_by_itself_is_cut_where_two_steps_cost_less_than_one():
-    scheduler = make_scheduler(num_slots=1, num_pages=64, max_tokens=512, step_cost_tokens=40, page_size=16)
-    scheduler.add(make_request("a", prompt_len=272, max_tokens=1))
-    chunks = [len(step(scheduler)[0].seqs[0].token_ids) for _ in range(2)]
-    assert chunks == [256, 16]
-
-
-def short_prompts(scheduler, num_prompts):
-    for index in range(num_prompts):
-        scheduler.add(make_request("abcdefghijklmnop"[index], prompt_len=16, max_tokens=1))
-
-
-def kinds(scheduler, num_steps):
-    return "".join("P" if step(scheduler)[0].kind is StepKind.PREFILL else "D" for _ in range(num_steps))
+def test_after_a_cached_prefix_the_first_row_is_what_is_left_of_it():
+    scheduler = make_scheduler(num_slots=2, num_pages=64, row_tokens=16, max_tokens=32)
+    scheduler.add(make_request("a", prompt_len=9, max_tokens=1))
+    step(scheduler)
+    scheduler.add(make_request("a", prompt_len=60, max_tokens=1))
+    assert [(p.start, p.num_tokens) for p in step(scheduler)[0].seqs] == [(8, 24)]
+    assert [(p.start, p.num_tokens) for p in step(scheduler)[0].seqs] == [(32, 28)]
 
 
 @pytest.fixture
 def busy():
-    """A scheduler in which one sequence decodes, and a prefill step of 16 tokens costs 56 of a budget of 552."""
-    scheduler = make_scheduler(
-        num_slots=20, num_pages=64, page_size=16, max_tokens=512, num_seqs=(1,), step_cost_tokens=40
-    )
+    """A scheduler in which one sequence decodes, and prompts have 82 tokens beside it."""
+    scheduler = make_scheduler(num_slots=20, num_pages=64, page_size=16, max_tokens=512, step_cost_tokens=40)
     scheduler.add(make_request("running", prompt_len=16, max_tokens=40))
-    assert kinds(scheduler, 2) == "PD"
+    assert [step(scheduler)[0].kind for _ in range(2)] == [StepKind.PREFILL, StepKind.DECODE]
     return scheduler
 
 
-def test_short_prompts_are_prefilled_together_up_to_the_cost_of_one_full_step(busy):
-    short_prompts(busy, 12)
-    assert kinds(busy, 14) == "P" * 9 + "D" + "P" * 3 + "D"
+def test_a_step_holds_all_that_decode_and_as_much_of_a_prompt_as_they_can_wait_for(busy):
+    busy.add(make_request("long", prompt_len=300))
+    plan, _ = step(busy)
+    assert (plan.kind, names(plan)) == (StepKind.MIXED, "rl")
+    assert (plan.num_decodes, plan.num_prompt_tokens) == (1, 80)
+    assert [planned.is_sampled for planned in plan.seqs] == [True, False]
 
 
-def test_the_budget_of_prefill_is_used_to_its_last_token():
-    scheduler = make_scheduler(
-        num_slots=20, num_pages=99, page_size=16, max_tokens=512, num_seqs=(1,), step_cost_tokens=48
-    )
-    scheduler.add(make_request("running", prompt_len=256, max_tokens=40))
-    assert kinds(scheduler, 1) == "P"
-    short_prompts(scheduler, 5)  # four of them and the long one cost 560, as much as a full step
-    assert kinds(scheduler, 6) == "PPPPDP"
+def test_every_step_brings_a_token_to_those_that_decode(busy):
+    busy.add(make_request("long", prompt_len=500))
+    while (plan := step(busy)[0]).kind is StepKind.MIXED:
+        assert plan.seqs[0].sequence.request.id == "running"
+    assert names(plan) == "rl"
 
 
-def test_each_decode_step_renews_the_budget_of_prefill(busy):
-    for _ in range(3):
-        short_prompts(busy, 5)
-        assert kinds(busy, 6) == "P" * 5 + "D"
+def test_short_prompts_share_what_those_that_decode_can_wait_for(busy):
+    for name in "abcdefghij":
+        busy.add(make_request(name, prompt_len=16, max_tokens=1))
+    # Eighty-two tokens: five prompts.
+    assert served(busy, 2) == ["rabcde", "rfghij"]
 
 
-def test_a_prompt_of_exactly_the_budget_waits_for_no_decode_step(busy):
-    busy.add(make_request("full", prompt_len=512, max_tokens=1))
-    assert kinds(busy, 2) == "PD"
-
-
-def test_a_full_step_after_a_short_one_waits_for_a_decode_step(busy):
-    short_prompts(busy, 1)
-    assert kinds(busy, 1) == "P"
-    busy.add(make_request("z", prompt_len=512, max_tokens=1))
-    assert kinds(busy, 2) == "DP"
-
-
-def test_the_rest_of_a_long_prompt_costs_no_more_than_its_own_tokens(busy):
-    busy.add(make_request("z", prompt_len=528, max_tokens=1))
-    assert kinds(busy, 2) == "PD"
-    short_prompts(busy, 8)  # they and the rest, which comes after them, fit the budget
-    assert kinds(busy, 10) == "P" * 9 + "D"
-
-
-def test_a_budget_that_was_spent_while_nothing_could_decode_is_counted_anew():
-    scheduler = make_scheduler(
-        num_slots=20, num_pages=99, page_size=16, max_tokens=512, num_seqs=(1,), step_cost_tokens=40
-    )
-    # Each ends with its first token, so that nothing decodes.
-    short_prompts(scheduler, 10)
-    assert kinds(scheduler, 10) == "P" * 10
-    scheduler.add(make_request("running", prompt_len=16, max_tokens=40))
-    assert kinds(scheduler, 1) == "P"
-    short_prompts(scheduler, 9)
-    # The tenth and the eleventh prompt were the first two of a new budget.
-    assert kinds(scheduler, 8) == "P" * 7 + "D"
+def test_a_measured_device_changes_how_much_that_is(busy):
+    decode, _ = step(busy)
+    busy.add(make_request("long", prompt_len=800))
+    mixed, _ = step(busy)
+    for _ in range(30):
+        busy.observe(decode, 0.020)
+        busy.observe(mixed, 0.020 + mixed.num_prompt_tokens * 0.0001)
+    assert step(busy)[0].num_prompt_tokens == 400
 
 
 def test_a_step_of_one_kind_is_planned_only_if_there_is_one(busy):
     assert busy.plan(only=StepKind.PREFILL) is None
     assert busy.plan(only=StepKind.DECODE).kind is StepKind.DECODE
-    short_prompts(busy, 1)
+    busy.add(make_request("a", prompt_len=16, max_tokens=1))
     assert busy.plan(only=StepKind.PREFILL).kind is StepKind.PREFILL
 
 
-def test_decode_steps_run_while_no_prompt_waits(busy):
-    assert kinds(busy, 5) == "DDDDD"
-
-
 def test_a_decode_step_serves_in_the_order_of_rank():
-    scheduler = make_scheduler(num_slots=3, num_pages=64)
+    scheduler = make_scheduler(num_slots=3, num_pages=64, max_tokens=16)
     for name, priority in (("a", 1), ("b", 0), ("c", 0)):
         scheduler.add(make_request(name, prompt_len=2, max_tokens=9, priority=priority))
     step(scheduler)
@@ -159,7 +127,7 @@ def test_a_planned_sequence_counts_its_tokens_and_keeps_its_slot():
 
 
 def test_a_prompt_that_would_compute_a_page_of_another_waits_only_for_that_page():
-    scheduler = make_scheduler(num_slots=3, num_pages=64, num_seqs=(1, 2, 4))
+    scheduler = make_scheduler(num_slots=3, num_pages=64)
     scheduler.add(make_request("a1", prompt_len=12, max_tokens=1))
     scheduler.add(make_request("a2", prompt_len=10, max_tokens=1))
     plan, _ = step(scheduler)

@@ -44,7 +44,7 @@ class SteppedEngine:
             num_slots=SHAPES.num_slots,
             num_pages=num_pages,
             page_size=SHAPES.page_size,
-            chunking=Chunking(SHAPES.prefill),
+            chunking=Chunking.of(SHAPES),
         )
         self.pipeline = StepPipeline(self.scheduler, runner, lambda events: None, DeviceTurns().join())
         self.sequences = []

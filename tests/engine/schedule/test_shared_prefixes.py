@@ -84,7 +84,7 @@ def test_prompt_logprobs_need_every_position_computed():
 
 
 def test_prompt_logprobs_come_with_the_first_token_and_the_first_position_has_none():
-    scheduler = make_scheduler(max_tokens=4, num_seqs=(1,))
+    scheduler = make_scheduler(max_tokens=4)
     sequence = scheduler.add(make_request("a", prompt_len=6, max_tokens=2, num_prompt_logprobs=0))
     reported = [TokenLogprobs(-float(i), 1, ()) for i in range(6)]
     events = []
@@ -105,7 +105,7 @@ def test_prompt_logprobs_of_a_chunk_that_runs_again_take_the_places_of_the_same_
 
 
 def test_prompt_logprobs_come_even_where_the_first_token_stops():
-    scheduler = make_scheduler(num_seqs=(1,))
+    scheduler = make_scheduler()
     scheduler.add(make_request("a", prompt_len=2, num_prompt_logprobs=0, stop_ids=frozenset({9})))
     reported = TokenLogprobs(-1.0, 1, ())
     [(_, event)] = scheduler.commit(scheduler.plan(), [9], StepLogprobs((None,), ((reported,),)))

@@ -12,16 +12,19 @@ from hypothesis import strategies as st
 
 from service.engine.batch import pack_options
 from service.engine.request import Request, Sampling
-from service.engine.runner import SampledTokens, unpack_logprobs
+from service.engine.runner import unpack_logprobs
 from service.engine.steps.logprobs import pack_logprobs
 from service.engine.steps.sampling import (
     BROKEN,
+    Sampled,
     SamplingState,
     adjust_logits,
     choose_likeliest,
     choose_randomly,
     choose_tokens,
     count_tokens,
+    sample_by_branches,
+    sample_with_everything,
 )
 from service.engine.token_mask import ALL_ALLOWED, pack_token_mask
 from tests.engine.steps.sampling_reference import adjusted, distribution, log_softmax
@@ -42,12 +45,14 @@ class Rows(NamedTuple):
 def sample_tokens(logits, rows):
     """Run all programs of a sampling, as a runner does for a batch in which every option is used."""
     token_ids = choose_tokens(adjust_logits(logits, *rows), rows.state)
-    return SampledTokens(token_ids, pack_logprobs(logits, jnp.maximum(token_ids, 0)))
+    return Sampled(token_ids, pack_logprobs(logits, jnp.maximum(token_ids, 0)))
 
 
 compiled_sample = jax.jit(sample_tokens)
 compiled_adjust = jax.jit(adjust_logits)
 compiled_count = jax.jit(count_tokens)
+compiled_branches = jax.jit(sample_by_branches)
+compiled_everything = jax.jit(sample_with_everything)
 
 
 def words_of(allowed):
@@ -79,10 +84,9 @@ def rows_of(requests, outputs=None, *, vocab=VOCAB, allowed=None, positions=None
     lengths = [len(r.prompt_ids) + len(o) for r, o in zip(requests, outputs, strict=True)]
     state = SamplingState(
         options=jax.tree.map(jnp.asarray, pack_options(requests, num_rows)),
-        slots=jnp.arange(num_rows, dtype=jnp.int32),
         token_counts=counts,
         positions=jnp.asarray(lengths if positions is None else positions, jnp.int32),
-        is_sequence=jnp.asarray([True] * num_rows if is_row is None else is_row),
+        is_sampled=jnp.asarray([True] * num_rows if is_row is None else is_row),
     )
     return Rows(state, jnp.asarray(words))
 
@@ -106,7 +110,7 @@ def draws(logits, sampling, num_draws=4096, **facts):
     many, masks = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_draws, axis=0), rows)
     seeds = np.stack([np.zeros(num_draws, np.int32), np.arange(num_draws, dtype=np.int32)], axis=1)
     integers = many.options.integers.at[:, 4:6].set(seeds)
-    many = many._replace(options=many.options._replace(integers=integers), slots=jnp.zeros(num_draws, jnp.int32))
+    many = many._replace(options=many.options._replace(integers=integers))
     return np.asarray(compiled_sample(jnp.tile(jnp.asarray(logits), (num_draws, 1)), Rows(many, masks)).token_ids)
 
 
@@ -356,6 +360,29 @@ def test_a_group_that_is_likelier_as_a_whole_excludes_all_other_tokens(can_branc
     assert np.isneginf(got[0, :30]).all()
     assert (got[0, 30:] == logits[0, 30:]).all()
     assert (got[1:] == logits[1:]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=st.lists(sequences, min_size=4, max_size=4), scores_seed=st.integers(0, 1000))
+def test_both_forms_of_the_general_sampler_agree(batch, scores_seed):
+    logits = (np.random.RandomState(scores_seed).randn(4, VOCAB) * 2).astype(np.float32)
+    requests = [
+        Request(str(i), tuple(prompt), 8, sampling, frozenset(stop))
+        for i, (sampling, prompt, _, stop, _) in enumerate(batch)
+    ]
+    allowed = [np.isin(np.arange(VOCAB), list(range(VOCAB) if ids is None else ids)) for *_, ids in batch]
+    rows = rows_of(requests, [output for _, _, output, _, _ in batch], allowed=allowed)
+    branching, everything = compiled_branches(logits, *rows), compiled_everything(logits, *rows)
+    assert branching.token_ids.tolist() == everything.token_ids.tolist()
+    if any(request.sampling.num_logprobs is not None for request in requests):
+        assert branching.logprobs.tolist() == everything.logprobs.tolist()
+
+
+def test_a_sampler_that_may_branch_does_nothing_that_no_sequence_asks_for():
+    rows = rows_of([Request("a", (1,), 8, Sampling(temperature=0.0))])
+    jaxpr = jax.make_jaxpr(sample_by_branches)(jnp.zeros((1, VOCAB)), *rows).jaxpr
+    always = set(primitives(jaxpr, enters_branches=False))
+    assert {"exp", "while", "scatter", "top_k"} & always == set()
 
 
 def test_padding_asks_for_nothing():

@@ -1,4 +1,4 @@
-"""A model with experts starts from its bundle: the second start compiles nothing."""
+"""A model of every family answers a file in int8, and its second start compiles nothing."""
 
 import json
 import os
@@ -12,34 +12,38 @@ import pytest
 from safetensors.numpy import save_file
 
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.registry import read_config
-from tests.parity.family_cases import FAMILY_CASES, draw
+from service.models.registry import FAMILIES, read_config
+from tests.parity.cases import CASES, Case
+from tests.parity.family_cases import FAMILY_CASES, MXFP4_CASE, draw
 from tests.served import DEMO
 
-CASE = next(case for case in FAMILY_CASES if case.name == "qwen3_moe_some")
+# The last case of each family.
+CASE_OF = {case.model_type: case for case in (*CASES, *FAMILY_CASES, MXFP4_CASE)}
+SMALL = {"MAX_NUM_SEQS": 1, "MAX_MODEL_LEN": 32, "MAX_PREFILL_TOKENS": 16}
 
 
-def saved(folder: Path) -> Path:
-    """Write a checkpoint with experts and the demo model's tokenizer."""
+def saved(folder: Path, case: Case) -> None:
+    """Write a checkpoint of a family, with the demo model's tokenizer."""
     folder.mkdir()
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(DEMO / file, folder / file)
     vocab_size = json.loads((DEMO / "config.json").read_text())["vocab_size"]
-    config = {**CASE.hub_config, "vocab_size": vocab_size, "torch_dtype": "float32"}
+    config = {**case.hub_config, "vocab_size": vocab_size, "torch_dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(config))
-    sources = [source for spec in decoder_weight_specs(read_config("m", config)) for source in spec.sources]
-    tensors = {source.name: draw("qwen3_moe", source.name, source.shape) for source in sources}
-    save_file(tensors, folder / "model.safetensors")
-    return folder
+    specs = decoder_weight_specs(read_config("m", config))
+    stored = {tensor.name: tensor.shape for spec in specs for source in spec.sources for tensor in source.stored}
+    save_file(
+        {name: draw(case.model_type, name, shape) for name, shape in stored.items()}, folder / "model.safetensors"
+    )
 
 
 def run_batch(tmp_path: Path, output: str) -> tuple[dict[str, Any], list[str]]:
     """Answer a file in a process of its own; return the log record of the start, and the texts."""
-    body = {"model": "moe", "prompt": "The river", "max_tokens": 6, "temperature": 0}
+    body = {"model": "m", "prompt": "The river", "max_tokens": 6, "temperature": 0}
     line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}
     (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
-    settings = {"MODEL_URI": tmp_path / "model", "MODEL_NAME": "moe", "LOCAL_MODEL_CACHE": tmp_path / "cache"}
-    settings |= {"QUANTIZATION": "int8", "MAX_NUM_SEQS": 2, "LOG_FORMAT": "json"}
+    settings = {"MODEL_URI": tmp_path / "model", "MODEL_NAME": "m", "LOCAL_MODEL_CACHE": tmp_path / "cache", **SMALL}
+    settings |= {"QUANTIZATION": "int8", "LOG_FORMAT": "json"}
     done = subprocess.run(
         [sys.executable, "-m", "service", "batch", str(tmp_path / "in.jsonl"), str(tmp_path / output)],
         env=os.environ | {name: str(value) for name, value in settings.items()},
@@ -58,8 +62,10 @@ def run_batch(tmp_path: Path, output: str) -> tuple[dict[str, Any], list[str]]:
 
 
 @pytest.mark.slow
-def test_a_second_start_loads_the_steps_of_experts_from_the_bundle(tmp_path):
-    saved(tmp_path / "model")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_second_start_loads_all_steps_from_the_bundle(tmp_path: Path, model_type: str):
+    saved(tmp_path / "model", CASE_OF[model_type])
     first, texts = run_batch(tmp_path, "first.jsonl")
     second, same = run_batch(tmp_path, "second.jsonl")
     assert (first["bundle_outcome"], second["bundle_outcome"]) == ("miss", "hit")
