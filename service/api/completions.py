@@ -42,7 +42,7 @@ async def create_completion(
     Source: https://platform.openai.com/docs/api-reference/completions/create
     """
     model = await call.generating(body.model)
-    infill = infill_for(body, model)
+    infill = infill_for(body, model.tokenizer)
     if call.has_long_body or sum(len(prompt or "") for prompt in (*body.prompt, body.suffix)) > SHORT_PROMPT_CHARS:
         prompts = await call.make_prompt(completion_prompts, body, model)
     else:

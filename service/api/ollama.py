@@ -152,7 +152,7 @@ async def _started_completion(call: Call, model: ServedModel, body: OllamaGenera
     if body.think is not None:
         call.ignore(["think"])
     completion = await call.convert(completion_of, body)
-    infill = infill_for(completion, model)
+    infill = infill_for(completion, model.tokenizer)
     rules = await completion_rules(call, model, completion)
     streams = submit(
         call,

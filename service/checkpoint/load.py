@@ -17,14 +17,11 @@ import numpy as np
 from service.checkpoint import levanter
 from service.checkpoint.adapters.read import read_updates
 from service.checkpoint.discover import LocatedCheckpoint
-from service.checkpoint.file_set import FileSet
 from service.checkpoint.layout import LevanterLayout
 from service.checkpoint.limits import LoadLimits
 from service.models.weight_spec import WeightSpec
 from service.observability.progress import Progress
 from service.storage.cache.cache import Bucket, CheckpointCache, private_cache
-from service.storage.local import LocalSource
-from service.storage.source import CachingSource
 from service.weights.assembly import assemble_weights
 from service.weights.safetensors import check_tensors
 from service.weights.stream import WeightTarget, stream_weights
@@ -68,17 +65,7 @@ def load_checkpoint(
 def is_on_this_machine(located: LocatedCheckpoint, cache: CheckpointCache | None) -> bool:
     """Return whether the weights, and the adapter's, can be loaded without a transfer."""
     files = [located.weights, *([] if located.adapter is None else [located.adapter.files])]
-    return all(_are_on_this_machine(each, cache) for each in files)
-
-
-def _are_on_this_machine(files: FileSet, cache: CheckpointCache | None) -> bool:
-    source, objects = files.source, files.objects
-    if isinstance(source, Bucket):
-        kept = None if cache is None else cache.find(source, objects)
-        if kept is not None:
-            kept.release()
-        return kept is not None
-    return isinstance(source, LocalSource) or (isinstance(source, CachingSource) and source.is_cached(objects))
+    return all(each.source.is_on_this_machine(each.objects, cache) for each in files)
 
 
 def load_on_host(

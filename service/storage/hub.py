@@ -91,7 +91,7 @@ class HubSource:
             return self._offline.read(info)
         return self._fetch(info, Progress(), RetryBudget(self._limits)).read_bytes()
 
-    def is_cached(self, objects: Sequence[ObjectInfo]) -> bool:
+    def is_on_this_machine(self, objects: Sequence[ObjectInfo], cache: CheckpointCache | None) -> bool:
         """Return whether an earlier start downloaded all of these files at the listed commit."""
         place = {"revision": self._commit or self._revision, "cache_dir": self._folder}
         paths = (self._hub.try_to_load_from_cache(self._repo, info.name, **place) for info in objects)

@@ -69,6 +69,10 @@ class LocalSource:
         """Return the folder itself; nothing is copied."""
         return PulledCheckpoint(self._path, tuple(objects))
 
+    def is_on_this_machine(self, objects: Sequence[ObjectInfo], cache: CheckpointCache | None) -> bool:
+        """Return True: a folder is used in place."""
+        return True
+
     def open_files(
         self,
         objects: Sequence[ObjectInfo],

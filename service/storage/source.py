@@ -63,16 +63,11 @@ class Source(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class CachingSource(Protocol):
-    """A source with a cache of its own."""
-
-    def is_cached(self, objects: Sequence[ObjectInfo]) -> bool:
-        """Return whether all of these files are on this machine."""
+    def is_on_this_machine(self, objects: Sequence[ObjectInfo], cache: CheckpointCache | None) -> bool:
+        """Return whether all of these files can be read without a transfer."""
         ...
+
+    def close(self) -> None: ...
 
 
 def open_source(

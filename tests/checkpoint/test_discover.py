@@ -137,7 +137,7 @@ def test_a_run_is_what_levanter_computes_and_the_log_says_where_its_export_diffe
     assert record.differences["layers.attention.window"] == "None and not 8"
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("gpt2_hyena", "convolutions"), ("snowball", "served are apertus, ")])
+@pytest.mark.parametrize(("kind", "reason"), [("gpt2_hyena", "convolutions"), ("unheard_of", "served are apertus, ")])
 def test_a_run_of_a_type_that_is_not_served_is_refused_with_the_reason(tmp_path, kind, reason):
     run = tmp_path / "run"
     make_run(run)

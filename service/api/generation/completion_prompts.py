@@ -1,7 +1,6 @@
 """The prompts of a completion to token ids."""
 
 from array import array
-from typing import Protocol
 
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.token_ids import TokenIds
@@ -11,24 +10,15 @@ from service.text.prompt_model import PromptModel
 from service.text.tokenizer import Tokenizer
 
 
-class HasTokenizer(Protocol):
-    """A model of any process."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Its tokenizer."""
-        ...
-
-
-def infill_for(body: CompletionRequest, model: HasTokenizer) -> Infill | None:
-    """Return how the model's prompts mark a gap; None if the request has none.
+def infill_for(body: CompletionRequest, tokenizer: Tokenizer) -> Infill | None:
+    """Return how a model's prompts mark a gap; None if the request has none.
 
     Raises:
         UnsupportedParameter: the model has no tokens for that.
     """
     if not body.suffix:
         return None
-    if (infill := infill_of(model.tokenizer)) is None:
+    if (infill := infill_of(tokenizer)) is None:
         raise UnsupportedParameter("suffix", "the model's tokenizer has no tokens around a gap. Send 'prompt' alone.")
     return infill
 
@@ -41,7 +31,7 @@ def completion_prompts(body: CompletionRequest, model: PromptModel) -> list[Toke
         UnsupportedParameter: the model's prompts have no gaps.
         ContextLengthExceeded: a text is longer than the context.
     """
-    infill = infill_for(body, model)
+    infill = infill_for(body, model.tokenizer)
     params = ["prompt"] if len(body.prompt) == 1 else [f"prompt[{i}]" for i in range(len(body.prompt))]
     return [
         array("i", _encode(prompt, model, param, body, infill))

@@ -14,7 +14,7 @@ from service.catalogue.entry import ModelEntry
 from service.errors import DoesNotFit, Draining, ModelLoadFailed, ServiceError
 from service.observability.model_metrics import ModelMetrics
 from service.server.pool.policy import Capacity, Enter, Evict, NeverFits, Newcomer, Wait, decide
-from service.server.pool.pooled_model import Load, Loading, PooledModel
+from service.server.pool.pooled_model import Event, Load, Loading, PooledModel, State
 from service.server.pool.state import PoolState
 
 logger = logging.getLogger(__name__)
@@ -75,25 +75,26 @@ class LoadQueue:
                 model.loading = loading
             loaded = loading.wait()
         except BaseException as error:
-            if model.is_cancelled and not isinstance(error, LoadCancelled):  # its transfers were stopped
+            if model.state is State.CANCELLING and not isinstance(error, LoadCancelled):  # its transfers were stopped
                 cancelled = LoadCancelled(model.entry.name)
                 self._fail(model, cancelled)
                 raise cancelled from error
             self._fail(model, error)
             raise
         with state.changed:
-            model.loaded, model.state, model.failure = loaded, "ready", None
+            model.on(Event.LOADED)
+            model.loaded, model.failure = loaded, None
             model.is_queued = model.is_requested = False
             model.ready_s = model.last_used_s = state.clock()
             model.load_s = model.ready_s - began_s
             model.num_loads += 1
-            model.is_leaving = model.is_cancelled  # cancelled too late to stop the load
             metrics.model_loads.labels("ready").inc()
             metrics.model_load_seconds.observe(model.load_s)
             model.num_open = 1  # held by its own start until that is complete
             state.grant_all(model)
             if model.older is not None:
-                model.older.is_leaving = True
+                if model.older.is_open:
+                    model.older.on(Event.LEAVE)
                 self.begin_unload(model.older)
         threading.Thread(target=self._complete, args=(model, loading), name="complete", daemon=True).start()
 
@@ -112,12 +113,13 @@ class LoadQueue:
         """Wait for a load and the last request, then unload the model unless it was reloaded meanwhile."""
         state = self._state
         with state.changed:
-            state.changed.wait_for(lambda: model.state != "loading")
+            state.changed.wait_for(lambda: not model.is_loading)
             num_loads = model.num_loads
-            state.changed.wait_for(lambda: model.state != "ready" or model.num_loads != num_loads or not model.num_open)
+            state.changed.wait_for(lambda: not model.is_in_memory or model.num_loads != num_loads or not model.num_open)
             if model.num_loads != num_loads:
                 return
-            model.is_leaving = model.state == "ready"
+            if model.is_open:
+                model.on(Event.LEAVE)
         self._unload(model)
 
     def _finish_unload(self, model: PooledModel) -> None:
@@ -130,7 +132,7 @@ class LoadQueue:
                 failure = error
             with self._state.changed:
                 # If the model was reloaded, another unload may have been requested.
-                if failure is not None or model.state != "ready" or not model.is_leaving:
+                if failure is not None or not model.is_leaving:
                     unloading, model.unloading = model.unloading, None
         if failure is None:
             unloading.set_result(None)
@@ -162,8 +164,8 @@ class LoadQueue:
                 return False
         self.unload_when_idle(model)
         with state.changed:
-            state.changed.wait_for(lambda: model.state == "available")
-            model.state, model.is_cancelled = "loading", False
+            state.changed.wait_for(lambda: model.state is State.AVAILABLE)
+            model.on(Event.LOAD)
         return True
 
     def _make_room(self, model: PooledModel, num_bytes: int, capacity_bytes: int) -> None:
@@ -178,8 +180,8 @@ class LoadQueue:
         except BaseException:
             with self._state.changed:
                 for other in yielding:
-                    if other.state == "ready":
-                        other.is_leaving = False
+                    if other.is_leaving:
+                        other.on(Event.STAY)
             raise
 
     def _seek_room(
@@ -215,7 +217,8 @@ class LoadQueue:
                     chosen = [other for other in others if other.resident.name in names]
                     yielding += chosen
                     for other in chosen:
-                        other.is_leaving = True
+                        if other.is_open:
+                            other.on(Event.LEAVE)
                 case Wait(until_s):
                     if not _idle(yielding):
                         state.changed.wait(None if until_s is None else until_s - now_s)
@@ -224,16 +227,17 @@ class LoadQueue:
     def _check_needed(self, model: PooledModel) -> None:
         if self._state.is_closed:
             raise Draining
-        if model.is_cancelled:
+        if model.state is State.CANCELLING:
             raise LoadCancelled(model.entry.name)
         if not model.waiters and not model.is_requested:
             raise NobodyWaits(f"no request waits for {model.entry.name!r} anymore")
 
     def _unload(self, model: PooledModel) -> None:
         with self._state.changed:
-            if model.state != "ready":
+            if not model.is_leaving:
                 return
-            loaded, model.loaded, model.state = model.loaded, None, "unloading"
+            model.on(Event.UNLOAD)
+            loaded, model.loaded = model.loaded, None
         assert loaded is not None, "a ready model is loaded"
         try:
             loaded.unload()
@@ -241,7 +245,8 @@ class LoadQueue:
             del loaded
             self._state.free(model.ready_s - model.load_s)  # before another model takes the memory
             with self._state.changed:
-                model.state, model.num_bytes, model.is_leaving = "available", 0, False
+                model.on(Event.UNLOADED)
+                model.num_bytes = 0
                 current = self._state.models[model.entry.name]
                 if current.older is model:
                     current.older = None
@@ -259,11 +264,12 @@ class LoadQueue:
             failure = error
         with state.changed:
             model.loading = None
-            if model.is_cancelled:
+            if model.state is State.CANCELLED:
                 failure = None
             if failure is not None:
                 model.failure = (str(failure), state.clock())
-                model.is_leaving = True
+                if model.is_open:
+                    model.on(Event.LEAVE)
             model.num_open -= 1
             state.changed.notify_all()
         del loading
@@ -274,7 +280,8 @@ class LoadQueue:
     def _fail(self, model: PooledModel, error: BaseException) -> None:
         state = self._state
         with state.changed:
-            model.state, model.num_bytes, model.loading = "available", 0, None
+            model.on(Event.FAILED)
+            model.num_bytes, model.loading = 0, None
             self._clear_metrics(model)
             is_cancelled = isinstance(error, NobodyWaits | LoadCancelled | Draining)
             self._metrics(model).model_loads.labels("cancelled" if is_cancelled else "failed").inc()
@@ -298,4 +305,4 @@ class LoadQueue:
 
 
 def _idle(models: list[PooledModel]) -> list[PooledModel]:
-    return [model for model in models if model.state == "ready" and not model.num_open]
+    return [model for model in models if model.is_leaving and not model.num_open]

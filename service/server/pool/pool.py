@@ -12,7 +12,7 @@ from service.catalogue.entry import ModelEntry
 from service.errors import Draining, MissingParameter, ModelLoadFailed, ModelNotLoaded, Overloaded, RequestError
 from service.observability.metrics import Metrics
 from service.server.pool.load_queue import LoadQueue, OnComplete
-from service.server.pool.pooled_model import Load, Loaded, PooledModel, Waiter
+from service.server.pool.pooled_model import Event, Load, Loaded, PooledModel, State, Waiter
 from service.server.pool.report import model_report
 from service.server.pool.state import PoolLimits, PoolState, granted
 
@@ -114,12 +114,15 @@ class ModelPool:
         entry = self._entry(name)
         with self._state.changed:
             model = self._state.models.setdefault(entry.name, PooledModel(entry))
-            model.is_requested, model.is_cancelled = False, model.state == "loading"
-            was_loaded = model.is_queued or any(version.state != "available" for version in model.versions)
-            if model.state == "loading" and model.loading is not None:
-                model.loading.cancel()
+            model.is_requested = False
+            was_loaded = model.is_queued or any(version.state is not State.AVAILABLE for version in model.versions)
+            if model.is_loading:
+                model.on(Event.CANCEL)
+                if model.loading is not None:
+                    model.loading.cancel()
             for version in model.versions:
-                version.is_leaving = version.is_leaving or version.state == "ready"
+                if version.is_open:
+                    version.on(Event.LEAVE)
             self._state.changed.notify_all()
             unloading = [self._queue.begin_unload(version) for version in model.versions]
         for future in unloading:
@@ -146,8 +149,9 @@ class ModelPool:
             self._state.is_closed = True
             for model in self._state.versions:
                 self._state.refuse_all(model, Draining())
-                model.is_leaving = model.state == "ready"
-                if model.state == "loading" and model.loading is not None:
+                if model.is_open:
+                    model.on(Event.LEAVE)
+                if model.is_loading and model.loading is not None:
                     model.loading.cancel()
             self._state.changed.notify_all()
 
@@ -168,7 +172,7 @@ class ModelPool:
     def _model(self, entry: ModelEntry) -> PooledModel:
         """Return the newest version of a model. The lock is held."""
         model = self._state.models.setdefault(entry.name, PooledModel(entry))
-        if model.entry.address == entry.address or model.state == "loading":
+        if model.entry.address == entry.address or model.is_loading:
             return model
         if model.is_open:
             # The old version serves requests until the new one does, or until the policy evicts it.
@@ -210,12 +214,12 @@ class ModelPool:
             return model.known
         known = None if model is None else model.known
         facts = {} if known is None else dict(known.facts)
-        if model is not None and model.state == "loading" and model.loading is not None:
+        if model is not None and model.is_loading and model.loading is not None:
             facts["progress"] = model.loading.progress()
         return ModelState(
             names=entry.names,
             created=self._created,
-            state="loading" if model is not None and model.state == "loading" else "available",
+            state="loading" if model is not None and model.is_loading else "available",
             max_model_len=entry.max_model_len if known is None else known.max_model_len,
             facts=facts,
             parent=entry.base,

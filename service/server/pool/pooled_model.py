@@ -1,9 +1,10 @@
 """The state of one model in a pool: whether it is in memory, and the requests that use it or wait for it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from service.catalogue.entry import ModelEntry
@@ -13,6 +14,47 @@ if TYPE_CHECKING:
     from service.api.backend import Lease, ModelState
     from service.api.served import Served
     from service.start.kinds.model_spec import Running
+
+
+class State(StrEnum):
+    """Where a model is between its checkpoint and memory."""
+
+    AVAILABLE = "available"  # not in memory
+    LOADING = "loading"
+    CANCELLING = "cancelling"  # an operator has cancelled the load, which has not ended yet
+    READY = "ready"  # requests can use it
+    LEAVING = "leaving"  # in memory until its last request ends, and accepts no more
+    CANCELLED = "cancelled"  # as `LEAVING`, because its load was cancelled too late to stop it
+    UNLOADING = "unloading"
+
+
+class Event(StrEnum):
+    """What happens to a model."""
+
+    LOAD = "load"  # begins
+    CANCEL = "cancel"
+    LOADED = "loaded"
+    FAILED = "failed"
+    LEAVE = "leave"  # an operator, a newer version or the policy wants it to go
+    STAY = "stay"  # the model that it was to make room for is not loaded after all
+    UNLOAD = "unload"  # begins
+    UNLOADED = "unloaded"
+
+
+# Every transition; an event without one in the current state is a mistake of the pool.
+TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
+    State.AVAILABLE: {Event.LOAD: State.LOADING, Event.FAILED: State.AVAILABLE},  # failed before it began
+    State.LOADING: {Event.LOADED: State.READY, Event.FAILED: State.AVAILABLE, Event.CANCEL: State.CANCELLING},
+    State.CANCELLING: {
+        Event.LOADED: State.CANCELLED,
+        Event.FAILED: State.AVAILABLE,
+        Event.CANCEL: State.CANCELLING,
+    },
+    State.READY: {Event.LEAVE: State.LEAVING},
+    State.LEAVING: {Event.LEAVE: State.LEAVING, Event.STAY: State.READY, Event.UNLOAD: State.UNLOADING},
+    State.CANCELLED: {Event.LEAVE: State.CANCELLED, Event.STAY: State.CANCELLED, Event.UNLOAD: State.UNLOADING},
+    State.UNLOADING: {Event.UNLOADED: State.AVAILABLE},
+}
 
 
 @runtime_checkable
@@ -75,11 +117,9 @@ class PooledModel:
     """A model of the pool; all fields are guarded by the pool's lock."""
 
     entry: ModelEntry
-    state: Literal["available", "loading", "ready", "unloading"] = "available"
+    state: State = State.AVAILABLE  # changed by `on` alone
     is_queued: bool = False  # whether it is in the load queue
     is_requested: bool = False  # by a start or an operator, so that it is loaded without waiting requests
-    is_cancelled: bool = False  # by an operator, during its load
-    is_leaving: bool = False  # whether it accepts no more requests
     loading: Loading | None = None
     loaded: Loaded | None = None
     unloading: Future[None] | None = None  # done once the model is unloaded
@@ -94,10 +134,40 @@ class PooledModel:
     waiters: list[Waiter] = field(default_factory=list)
     older: "PooledModel | None" = None  # previous version; serves until this one is ready
 
+    def on(self, event: Event) -> None:
+        """Change the state by `TRANSITIONS`."""
+        following = TRANSITIONS[self.state].get(event)
+        assert following is not None, f"{self.entry.name}: {event} while {self.state}"
+        self.state = following
+
     @property
     def is_open(self) -> bool:
         """Whether requests can use the model now."""
-        return self.state == "ready" and not self.is_leaving
+        return self.state is State.READY
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the model is in memory, but accepts no more requests."""
+        return self.state in (State.LEAVING, State.CANCELLED)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the model can answer its open requests."""
+        return self.is_open or self.is_leaving
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a load is running, cancelled or not."""
+        return self.state in (State.LOADING, State.CANCELLING)
+
+    @property
+    def reported_state(self) -> Literal["available", "loading", "ready", "unloading"]:
+        """The state for operators, who see `is_leaving` beside it."""
+        if self.is_loading:
+            return "loading"
+        if self.is_in_memory:
+            return "ready"
+        return "unloading" if self.state is State.UNLOADING else "available"
 
     @property
     def answering(self) -> "PooledModel":

@@ -20,7 +20,7 @@ def model_report(
         now_s: the current time on the pool's clock.
     """
     known = PooledModel(entry) if model is None else model
-    has_own_hold = known.state == "ready" and known.loading is not None  # held by its incomplete start
+    has_own_hold = known.is_in_memory and known.loading is not None  # held by its incomplete start
     failure = None
     if known.failure is not None:
         failure = {"reason": known.failure[0], "seconds_ago": round(now_s - known.failure[1], 1)}
@@ -29,7 +29,7 @@ def model_report(
         "aliases": list(entry.aliases),
         "uri": known.entry.uri,
         "adapter_uri": known.entry.adapter_uri,
-        "state": known.state,
+        "state": known.reported_state,
         "is_leaving": known.is_leaving,
         "keep_loaded": entry.keeps_loaded,
         "memory_bytes": sum(version.num_bytes for version in known.versions),
@@ -38,10 +38,10 @@ def model_report(
         "last_used_at": _unix_s(known.last_used_s, now_s) if known.num_loads else None,
         "prompt_tokens": _count(metrics, "levserve_prompt_tokens_total"),
         "generation_tokens": _count(metrics, "levserve_generation_tokens_total"),
-        "is_complete": known.state == "ready" and known.loading is None,  # whether nothing is left to compile
+        "is_complete": known.is_in_memory and known.loading is None,  # whether nothing is left to compile
         "starts": known.num_loads,
         "start_seconds": round(known.load_s, 3) if known.num_loads else None,
-        "progress": known.loading.progress() if known.state == "loading" and known.loading is not None else None,
+        "progress": known.loading.progress() if known.is_loading and known.loading is not None else None,
         "failure": failure,
     }
 

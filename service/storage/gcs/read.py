@@ -177,6 +177,13 @@ class GcsSource:
     ) -> PulledCheckpoint:
         return cache.pull(self, objects, progress, cancelled)
 
+    def is_on_this_machine(self, objects: Sequence[ObjectInfo], cache: CheckpointCache | None) -> bool:
+        """Return whether the cache has all of these files."""
+        kept = None if cache is None else cache.find(self, objects)
+        if kept is not None:
+            kept.release()
+        return kept is not None
+
     def open_files(
         self,
         objects: Sequence[ObjectInfo],
