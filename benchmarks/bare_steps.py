@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from service.device.read_speed import measure_read_speed
 from service.engine.batch import PackedStep, pack
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
@@ -25,6 +26,7 @@ class BareSteps:
         assert isinstance(engine.runner, Runner)
         self._runner = engine.runner
         self._shapes = engine.shapes
+        self._read_speed = measure_read_speed(engine.runner.product_weights)
 
     def run(self, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
         """Run the steps of a wave and return the seconds of its prefill and decode steps."""
@@ -38,6 +40,8 @@ class BareSteps:
             "decode_cpu_s": decode_cpu_s,
             "prefill_steps": len(prefill),
             "decode_steps": len(decode),
+            # Of the speed at which all cores read the weights and do nothing else.
+            "share_of_read_speed": self._read_speed and len(decode) / decode_s / self._read_speed.passes_per_s,
         }
 
     def _steps(self, prompts: list[list[int]], output_tokens: int) -> tuple[list[PackedStep], list[PackedStep]]:

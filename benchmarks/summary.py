@@ -54,6 +54,9 @@ def _ratios(runs: list[Record]) -> dict[str, float]:
         figures |= _ratio(f"ratio_vs_engine_{wave}", runs, wave, "engine", ours=_speed, theirs=_speed)
         share = [r["prefill_s"] / r["seconds"] for r in runs if (r["contender"], r["wave"]) == ("bare", wave)]
         figures[f"prefill_share_of_bare_{wave}"] = median(share)
+        of_read = [r["share_of_read_speed"] for r in runs if (r["contender"], r["wave"]) == ("bare", wave)]
+        if all(of_read):
+            figures[f"share_of_read_speed_{wave}"] = median(of_read)
     return figures | _ratio("ratio_prefill_vs_llamacpp", runs, "prefill", "llamacpp", ours=_speed, theirs=_speed)
 
 

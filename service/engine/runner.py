@@ -161,6 +161,7 @@ class Runner:
         """
         self.shapes = shapes
         self._weights: list[jax.Array] = jax.tree.leaves(weights)
+        self._unembed = weights.get("unembed", weights.get("embed"))
         self._executables = Executables(executables, shapes, layer_groups)
         self._state = state or DeviceState(shapes, layer_groups, executables)
         self._groups = [
@@ -254,6 +255,12 @@ class Runner:
     def available_steps(self) -> AvailableSteps:
         """Return the steps that run without waiting for an executable."""
         return self._executables.available
+
+    @property
+    def product_weights(self) -> list[jax.Array]:
+        """The weights that every decode step reads: those of the layers, and that of the logits."""
+        layers = itertools.chain.from_iterable(group.weights for group in self._groups)
+        return [*layers, *([] if self._unembed is None else [self._unembed])]
 
     def cache_leaves(self) -> list[jax.Array]:
         """Return the arrays of all caches, as they are after the last dispatched step."""

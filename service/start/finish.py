@@ -90,6 +90,7 @@ def mark_ready(  # noqa: PLR0917 (the results of five tasks)
     progress.mark_ready(
         model=model.served.name,
         **spec.ready_fields,
+        **model.running.measured_fields(),
         bundle_outcome=bundle.outcome,
         compiles=devices.compiles.num_compiles,
         traces=devices.compiles.num_traces,

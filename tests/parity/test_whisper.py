@@ -1,5 +1,9 @@
 """Our Whisper equals transformers', however the tokens are fed and wherever its memory lies."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,15 +76,25 @@ class Steps:
 
     def run(self, ids: np.ndarray, text: Paging, memory: Paging) -> np.ndarray:
         """Return the logits of every token, [seq, token, vocab]."""
-        model, weights = self._model, self._weights
-        positions = text.positions(ids.shape[1]).reshape(-1)
-        hidden, rotation = model.embed(weights, jnp.asarray(ids).reshape(-1), positions)
-        for index, group in enumerate(self._groups):
-            own = [weights[name] for name in group.weights]
-            inputs = LayerGroupInputs(hidden, rotation, Regions.of_prompts(text), Regions.of_prompts(memory))
-            hidden, self._caches[index] = model.run_layer_group(group, own, self._caches[index], inputs)
-        logits = model.logits(weights, hidden)
+        regions = (Regions.of_prompts(text), Regions.of_prompts(memory))
+        logits, self._caches = self._step(self._weights, self._caches, jnp.asarray(ids).reshape(-1), *regions)
         return np.asarray(logits).reshape(*ids.shape, -1)
+
+    @functools.cached_property
+    def _step(self) -> Callable[..., Any]:
+        model, groups = self._model, self._groups
+
+        def step(weights: Any, caches: Any, ids: jax.Array, text: Regions, memory: Regions) -> Any:
+            hidden, rotation = model.embed(weights, ids, text.positions(len(ids)))
+            changed = []
+            for group, cache in zip(groups, caches, strict=True):
+                inputs = LayerGroupInputs(hidden, rotation, text, memory)
+                own = [weights[name] for name in group.weights]
+                hidden, written = model.run_layer_group(group, own, cache, inputs)
+                changed.append(written)
+            return model.logits(weights, hidden), changed
+
+        return jax.jit(step)
 
 
 def logits_by_chunk(model: Decoder, weights: dict[str, jax.Array], output: jax.Array, chunk: int) -> np.ndarray:

@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import struct
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
@@ -76,6 +77,12 @@ def register_native_calls() -> None:
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(library[target]), platform="cpu")
 
 
+def memory_reader() -> Callable[[int, int], object] | None:
+    """Return a function that reads so many bytes from an address, without the GIL; None if there is no library."""
+    library = _library(LIBRARY)
+    return None if library is None else library.levserve_read
+
+
 @functools.cache
 def _library(path: Path) -> ctypes.CDLL | None:
     if not path.exists():
@@ -105,6 +112,7 @@ def _load(path: Path) -> ctypes.CDLL:
         raise ValueError("it was compiled from other sources")
     for target in TARGETS:
         library[target]
+    library.levserve_read.argtypes, library.levserve_read.restype = (ctypes.c_void_p, ctypes.c_int64), ctypes.c_uint64
     return library
 
 

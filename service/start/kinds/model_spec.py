@@ -56,6 +56,10 @@ class Running(Protocol):
         """Run every executable once, while serving requests."""
         ...
 
+    def measured_fields(self) -> Mapping[str, Any]:
+        """Measure the machine, and return fields for the last log line of a start."""
+        ...
+
     def served(self, text: Text, **facts: Any) -> "Served":
         """Return the model for the API; `facts` are the fields that all kinds of models have, such as the name."""
         ...

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import Any, override
 
 from service.api.served import ServedEncoder, VectorFacts
@@ -50,6 +51,10 @@ class RunningEncoder(Running):
     @override
     def run_all(self) -> None:
         self._runner.run_all()
+
+    @override
+    def measured_fields(self) -> Mapping[str, Any]:
+        return {}
 
     @override
     def served(self, text: Text, **facts: Any) -> ServedEncoder:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, override
 
 from service.api.served import ServedModel
+from service.device.read_speed import ReadSpeed, measure_read_speed
 from service.engine.engine import Engine
 from service.engine.request import MAX_SEQUENCES, Request, Sampling
 from service.engine.runner import Runner
@@ -55,6 +56,19 @@ class RunningEngine(Running):
     def run_all(self) -> None:
         for step in self._runner.padded_steps():
             self._engine.run_between_steps(step)
+
+    @override
+    def measured_fields(self) -> Mapping[str, Any]:
+        measured: list[ReadSpeed | None] = []
+        self._engine.run_between_steps(lambda: measured.append(measure_read_speed(self._runner.product_weights)))
+        [speed] = measured
+        if speed is None:
+            return {}
+        return {
+            "memory_read_gb_per_s": round(speed.bytes_per_s / 1e9, 1),
+            "decode_weights_gb": round(speed.num_bytes / 1e9, 3),
+            "most_decode_steps_per_s": round(speed.passes_per_s, 1),
+        }
 
     @override
     def served(self, text: Text, **facts: Any) -> ServedModel:
