@@ -28,7 +28,7 @@ from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.inputs import StepInputs, empty_step
-from service.engine.steps.keys import ProgramKey, Sample, Sampler, Whole, initial_keys, step_keys
+from service.engine.steps.keys import ProgramKey, Sample, Sampler, SingleProgram, Whole, step_keys
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.products.linear import choose_products
@@ -136,7 +136,7 @@ def _measure(
     sampler = Sampler.GREEDY if shapes.has_sampling_variants else Sampler.GENERAL
     parts: set[ProgramKey] = {Sample(sampler, batch), *step_keys(bucket, model.layer_groups, shapes)}
     step = {Whole(sampler, bucket)} if shapes.has_whole_steps else parts
-    needed = {str(key) for key in (*initial_keys(model.layer_groups), *step)}
+    needed = {str(key) for key in (SingleProgram.INITIAL_STATE, *step)}
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
     runner = Runner(shapes, model.layer_groups, weights, executables)

@@ -17,7 +17,7 @@ from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
 from service.engine.steps.inputs import empty_step
-from service.engine.steps.keys import initial_keys, step_keys
+from service.engine.steps.keys import SingleProgram, step_keys
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, choose_kernel
 from service.kernels.products.linear import choose_products
@@ -54,7 +54,7 @@ def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bo
     model = Decoder(config, DTYPE, choice.kernel(), choose_products(mesh, DTYPE), mesh=mesh)
     bucket = max(shapes.prompt_buckets)
     groups = model.layer_groups
-    needed = {str(key) for key in (*initial_keys(groups), *step_keys(bucket, groups, shapes))}
+    needed = {str(key) for key in (SingleProgram.INITIAL_STATE, *step_keys(bucket, groups, shapes))}
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}

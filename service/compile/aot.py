@@ -104,8 +104,8 @@ def compile_program(program: Program) -> Executable:
 
 def compiler_options(program: Program) -> dict[str, Any]:
     """Return the XLA options for the platform that a program is compiled for."""
-    if program.outputs_sharding is not None:
-        device = next(iter(program.outputs_sharding.device_set))
+    if shardings := jax.tree.leaves(program.outputs_sharding):
+        device = next(iter(shardings[0].device_set))
     else:  # the default device may be on another machine, and is then not in `jax.devices()`
         device = jax.config.jax_default_device or jax.devices()[0]  # pyright: ignore[reportAttributeAccessIssue]
     return dict(OPTIONS.get(device.platform, {}))

@@ -28,7 +28,6 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.keys import (
     Embed,
-    InitialCache,
     Layers,
     ProgramKey,
     Sample,
@@ -57,13 +56,12 @@ class DeviceState:
     ) -> None:
         """Make the slots and the caches; on a CPU they occupy no memory until steps write them."""
         by_key = Executables(executables, shapes, groups)
-        slots: SlotState = by_key[SingleProgram.INITIAL_SLOTS]((), [], ())
+        slots: SlotState
+        slots, caches = by_key[SingleProgram.INITIAL_STATE]((), [], ())
         self.slots: list[jax.Array] = jax.tree.leaves(slots)
         self.replicated = slots.token_counts.sharding  # of arrays that every device has a copy of
         self.vocab_size: int = slots.token_counts.shape[1]
-        self.caches: list[list[jax.Array]] = [
-            jax.tree.leaves(by_key[InitialCache(group.kind)]((), [], ())) for group in groups
-        ]
+        self.caches: list[list[jax.Array]] = [jax.tree.leaves(cache) for cache in caches]
 
     def run_whole(self, executable: Executable, weights: Sequence[jax.Array], inputs: WholeInputs) -> Any:
         """Start a program that takes all of the state, and return its outputs at once."""

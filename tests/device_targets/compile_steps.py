@@ -20,7 +20,7 @@ from scripts.memory_table import MODELS
 from service.compile.aot import compile_programs
 from service.compile.program import Executable, Program
 from service.device.memory import usable_memory_bytes
-from service.engine.steps.keys import Sample, Sampler, SingleProgram, Whole, initial_keys, samplers, step_keys
+from service.engine.steps.keys import Sample, Sampler, SingleProgram, Whole, samplers, step_keys
 from service.settings import Settings
 from service.start.devices import use_target
 from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
@@ -73,7 +73,7 @@ def steps_of(spec: EngineSpec) -> list[Program]:
         *step_keys(decode, groups, shapes),
         *(Whole(sampler, decode) for sampler in (Sampler.TOP_P, Sampler.RANDOM)),
         *(Sample(sampler, NUM_SEQS) for sampler in samplers(shapes)),
-        *initial_keys(groups),
+        SingleProgram.INITIAL_STATE,
         SingleProgram.COUNT_TOKENS,
     ]
     names = set(map(str, keys))

@@ -1,6 +1,6 @@
 """Keys of the programs of a runner; a key as a string is the program's name in bundles and logs.
 
-initial-…                       the device state: the slots, and the cache for each kind of layer group
+initial-state                   the device state: the slots and all caches
 embed-…                         tokens to hidden states; one for each bucket
 layers…                         the layers of a group; one for each bucket and kind of layer group
 sample-…                        the sampling that follows a step; one for each number of slots
@@ -23,7 +23,7 @@ from service.models.interface import LayerGroup
 class SingleProgram(StrEnum):
     """Programs of which there is one each."""
 
-    INITIAL_SLOTS = "initial-slots"
+    INITIAL_STATE = "initial-state"
     SET_OPTIONS = "set-options"
     COUNT_TOKENS = "count-tokens"
     PROMPT_LOGPROBS = "prompt-logprobs"
@@ -36,16 +36,6 @@ class Sampler(StrEnum):
     TOP_P = "top-p"  # temperature, top_k, top_p and min_p; nothing that changes logits, and no log-probabilities
     RANDOM = "random"  # the same without top_k and top_p
     GREEDY = "greedy"  # the likeliest token
-
-
-class InitialCache(NamedTuple):
-    """The program that makes an empty cache."""
-
-    group: str  # the kind of layer group
-
-    @override
-    def __str__(self) -> str:
-        return f"initial-cache-{self.group}"
 
 
 class Embed(NamedTuple):
@@ -91,7 +81,7 @@ class Whole(NamedTuple):
         return f"whole-{self.sampler}-{self.bucket.name}"
 
 
-type ProgramKey = SingleProgram | InitialCache | Embed | Layers | Sample | Whole
+type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -119,11 +109,6 @@ def step_keys(bucket: Bucket, groups: Sequence[LayerGroup], shapes: EngineShapes
     ]
 
 
-def initial_keys(groups: Sequence[LayerGroup]) -> list[ProgramKey]:
-    """Return the programs that make the device state."""
-    return [SingleProgram.INITIAL_SLOTS, *(InitialCache(group.kind) for group in distinct(groups))]
-
-
 def whole_keys(shapes: EngineShapes) -> list[Whole]:
     """Return the decode steps that are one program each; none where the device does not prefer them."""
     buckets = shapes.decode_buckets if shapes.has_whole_steps else ()
@@ -141,7 +126,7 @@ def occasional_keys(shapes: EngineShapes) -> list[ProgramKey]:
 def sufficient_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that suffice to serve any request, if slowly; see `sufficient_buckets`."""
     steps = [key for bucket in sufficient_buckets(shapes) for key in step_keys(bucket, groups, shapes)]
-    return list(dict.fromkeys([*steps, *initial_keys(groups)]))
+    return list(dict.fromkeys([*steps, SingleProgram.INITIAL_STATE]))
 
 
 def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
@@ -157,7 +142,7 @@ def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[Pr
 
 def first_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that the first token of a short request needs."""
-    return [*initial_keys(groups), *step_keys(min(shapes.prompt_buckets), groups, shapes)]
+    return [SingleProgram.INITIAL_STATE, *step_keys(min(shapes.prompt_buckets), groups, shapes)]
 
 
 def program_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:

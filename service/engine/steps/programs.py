@@ -20,7 +20,6 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.keys import (
     Embed,
-    InitialCache,
     Layers,
     ProgramKey,
     Sample,
@@ -61,7 +60,7 @@ def engine_programs(
 ) -> list[Program]:
     """Return all programs that a runner of these shapes needs."""
     programs = _EnginePrograms(model, shapes, weight_shapes)
-    return [*programs.initial(), *programs.embeds(), *programs.sampling(), *programs.layer_groups(), *programs.whole()]
+    return [programs.initial(), *programs.embeds(), *programs.sampling(), *programs.layer_groups(), *programs.whole()]
 
 
 class _EnginePrograms:
@@ -74,13 +73,14 @@ class _EnginePrograms:
         self._make_slots = functools.partial(initial_slots, model.vocab_size, shapes)
         self._slots = placed(jax.eval_shape(self._make_slots), self._place.replicated)
 
-    def initial(self) -> list[Program]:
-        """Return the programs that make the device state."""
-        caches = [
-            self._maker(InitialCache(group.kind), functools.partial(self._make_cache, group), self._place.cache)
-            for group in distinct(self._model.layer_groups)
-        ]
-        return [self._maker(SingleProgram.INITIAL_SLOTS, self._make_slots, self._place.replicated), *caches]
+    def initial(self) -> Program:
+        """Return the program that makes the device state."""
+
+        def make(_: Any, none: Any, __: Any) -> tuple[Any, Any]:
+            return none, (self._make_slots(), tuple(map(self._make_cache, self._model.layer_groups)))
+
+        shardings = (self._place.replicated, self._place.cache)
+        return Program(str(SingleProgram.INITIAL_STATE), make, outputs_sharding=shardings)
 
     def embeds(self) -> list[Program]:
         """Return the programs before the first layer group of a step."""
@@ -182,12 +182,6 @@ class _EnginePrograms:
         constants, state, inputs = arguments
         shaped = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
         return Program(str(key), function, constants, state, shaped, self._place.replicated, self._place.replicated)
-
-    def _maker(self, key: ProgramKey, make: Callable[[], Any], sharding: Any) -> Program:
-        def run(_: Any, none: Any, __: Any) -> tuple[Any, Any]:
-            return none, make()
-
-        return Program(str(key), run, outputs_sharding=sharding)
 
 
 def _int32(*shape: int) -> jax.ShapeDtypeStruct:
