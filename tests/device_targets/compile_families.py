@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from service.compile.aot import compile_programs
-from service.engine.shapes import StepKind
 from service.engine.steps.keys import step_keys
 from service.settings import Settings
 from service.start.devices import use_target
@@ -36,9 +35,10 @@ def main(target: str, *names: str) -> None:
         spec = choose_engine_spec(
             settings, SimpleNamespace(uri=case.name, hub_config=config_of(case), layout=None), [device]
         )
+        shapes, groups = spec.shapes, spec.layer_groups
         keys = [
-            *step_keys(StepKind.PREFILL, max(spec.shapes.prefill_grid, key=lambda b: b.num_tokens), spec.layer_groups),
-            *step_keys(StepKind.DECODE, max(spec.shapes.decode_grid), spec.layer_groups),
+            *step_keys(max(shapes.prompt_buckets), groups, shapes),
+            *step_keys(max(shapes.decode_buckets), groups, shapes),
         ]
         wanted = set(map(str, keys))
         programs = [program for program in spec.programs(spec.model()) if program.name in wanted]

@@ -36,5 +36,5 @@ def test_the_steps_of_every_family_compile(platform: str, target: str, kernel: s
     for name, facts in report.items():
         assert facts["obstacle"] == WITHOUT_KERNEL[target].get(name), name
         assert facts["kernel"] == ("reference" if facts["obstacle"] else kernel), name
-        kinds = {program.partition("-")[0] for program in facts["programs"]}
-        assert kinds >= {"embed", "prefill", "decode", "logits"}, name
+        for kind in ("embed", "layers", "sample"):
+            assert any(program.startswith(kind) for program in facts["programs"]), (name, kind)

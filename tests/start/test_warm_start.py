@@ -124,7 +124,7 @@ def test_a_start_finds_what_prewarm_has_made_and_shared(one_sequence, tmp_path, 
 def test_a_corrupt_bundle_is_told_counted_replaced_and_never_run(one_sequence, tmp_path, demo_answers):
     settings = {"local_model_cache": tmp_path, **SMALL}
     shutil.copytree(one_sequence.cache, tmp_path, dirs_exist_ok=True)
-    victim = next((tmp_path / "bundles").glob("*/decode-*.executable"))
+    victim = next((tmp_path / "bundles").glob("*/*.executable"))
     victim.write_bytes(b"cos\nmkdir\n(S'" + str(tmp_path / "canary").encode() + b"'\ntR.")
     with running_service(**settings) as service:
         assert outcomes_of(service) == {"corrupt": 1}
