@@ -27,6 +27,7 @@ class HandCountedModel:
     """
 
     context_len = 4096
+    memory_len = 0
     hidden_size = 1
     dtype = np.dtype(np.float32)
     shardings = None

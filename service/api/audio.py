@@ -17,6 +17,7 @@ from service.api.http.sse import EventStream
 from service.api.openapi.responses import EVENTS, GENERATION_ERRORS, Responses, reference, statuses
 from service.api.schema.audio import AudioRequest
 from service.api.served import ServedSpeechModel
+from service.errors import UnsupportedParameter
 from service.media.samples import SAMPLE_BYTES, SAMPLING_RATE
 
 router = APIRouter(tags=["audio"])
@@ -74,6 +75,9 @@ async def create_translation(call: OpenCall, form: Form) -> Response:
 async def _answer(call: Call, body: AudioRequest, content: bytes, *, is_translated: bool) -> Response:
     model = await call.hearing(body.model)
     options = options_of(body, model.speech, is_translated=is_translated)
+    if body.has_words and not model.has_word_times:
+        message = f"the model '{body.model}' has times of segments alone. Send 'segment'."
+        raise UnsupportedParameter("timestamp_granularities", message)
     call.log_fields["stream"] = body.stream
     sound = await call.unless_disconnected(
         call.deadline.within(call.api.media.sound(content, activity=activity_of(body)))

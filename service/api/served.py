@@ -254,6 +254,7 @@ class ServedSpeechModel(Served):
     speech: "SpeechModel"
     # Opens the windows of a recording; leaving the context aborts what is decoded.
     listen: "Callable[[Recording, WindowTerms], AbstractAsyncContextManager[WindowDecoder]]"
+    has_word_times: bool = False  # whether windows can be aligned with their text
 
     @property
     @override

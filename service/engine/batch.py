@@ -1,11 +1,14 @@
 """A plan as the padded arrays of one bucket, in the form in which its step's programs take them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, UInt
+from jaxtyping import Array, Float, Int, UInt
 
+from service.engine.limits import MAX_ATTENTION_HEADS
 from service.engine.request import Request, Sampling
 from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
@@ -26,6 +29,13 @@ from service.engine.steps.keys import Sampler
 from service.engine.token_mask import ALL_ALLOWED
 
 
+class Target(NamedTuple):
+    """A token whose log-probability is requested, and the place in its sequence's chunk of the token before it."""
+
+    place: int
+    token_id: int
+
+
 class PackedStep(NamedTuple):
     """The inputs of a step, except those that depend on its hidden states or on the previous step's tokens."""
 
@@ -38,7 +48,8 @@ class PackedStep(NamedTuple):
     has_logprobs: bool  # whether log-probabilities of sampled tokens are requested
     options: OptionInputs | None  # of sequences whose prompts end in this step; None if there are none
     counts: list[CountInputs]  # of each of those that has penalties
-    prompt_targets: list[tuple[int, ...]]  # of each sequence, the tokens whose log-probabilities it requests
+    wants_attention: bool  # whether some sequence wants the scores of heads
+    prompt_targets: list[tuple[Target, ...]]  # of each sequence, those whose log-probabilities it requests
 
     @property
     def slots(self) -> list[int]:
@@ -52,12 +63,13 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
     prompts = [planned for planned in plan.seqs if planned.token_ids]
     rows = [row for planned in prompts for row in _rows(planned, shapes.row_tokens)]
     needed = Bucket(max((planned.slot + 1 for planned in decodes), default=0), len(rows))
-    bucket = shapes.smallest(available.buckets, needed)
+    wants_attention = any(planned.sequence.request.heads for planned in prompts)
+    bucket = max(shapes.prompt_buckets) if wants_attention else shapes.smallest(available.buckets, needed)
     inputs = empty_step(bucket, shapes)
     for planned in decodes:
         slot = planned.slot
         inputs.starts[slot], inputs.num_tokens[slot], inputs.places[slot] = planned.start, 1, slot
-        inputs.page_table[slot, : len(planned.sequence.pages)] = planned.sequence.pages
+        _pack_pages(inputs, slot, planned)
     _pack_rows(rows, inputs, bucket, shapes)
     sampled = [planned for planned in plan.seqs if planned.is_sampled]
     for planned in sampled:
@@ -73,6 +85,7 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
         has_logprobs=any(planned.sequence.request.sampling.num_logprobs is not None for planned in sampled),
         options=_pack_slot_options(ending, shapes) if ending else None,
         counts=[_pack_count(planned, shapes) for planned in ending if planned.sequence.request.sampling.has_penalties],
+        wants_attention=wants_attention,
         prompt_targets=[_prompt_targets(planned) for planned in plan.seqs],
     )
 
@@ -92,9 +105,16 @@ def _pack_rows(
     for row, (planned, start, end) in enumerate(rows):
         inputs.row_starts[row], inputs.row_tokens[row] = start, end - start
         inputs.token_ids[row, : end - start] = planned.token_ids[start - planned.start : end - planned.start]
-        inputs.page_table[bucket.num_seqs + row, : len(planned.sequence.pages)] = planned.sequence.pages
+        _pack_pages(inputs, bucket.num_seqs + row, planned)
         if planned.is_sampled:  # the last row's remains
             inputs.places[planned.slot] = bucket.num_seqs + row * shapes.row_tokens + end - start - 1
+
+
+def _pack_pages(inputs: StepInputs, row: int, planned: PlannedSequence) -> None:
+    sequence = planned.sequence
+    inputs.page_table[row, : len(sequence.pages)] = sequence.pages
+    if inputs.memory_table is not None and sequence.memory is not None:
+        inputs.memory_table[row] = sequence.memory.pages
 
 
 def _most_useful(needed: Bucket, prompts: Sequence[PlannedSequence], shapes: EngineShapes) -> Bucket:
@@ -151,12 +171,14 @@ def _pack_count(planned: PlannedSequence, shapes: EngineShapes) -> CountInputs:
     return CountInputs(scalar(planned.slot), padded, scalar(planned.sequence.prompt_len), scalar(len(token_ids)))
 
 
-def _prompt_targets(planned: PlannedSequence) -> tuple[int, ...]:
-    """Return the prompt's tokens after each position of a chunk, if their log-probabilities are requested."""
-    request = planned.sequence.request
+def _prompt_targets(planned: PlannedSequence) -> tuple[Target, ...]:
+    """Return the prompt's tokens after each position of a chunk, or the probe, as far as they are requested."""
+    request, start, length = planned.sequence.request, planned.start, len(planned.token_ids)
+    if (probe := request.probe) is not None:
+        return (Target(probe.position - start, probe.token_id),) if 0 <= probe.position - start < length else ()
     if request.num_prompt_logprobs is None:
         return ()
-    return request.prompt_ids[planned.start + 1 : planned.start + len(planned.token_ids) + 1]
+    return tuple(itertools.starmap(Target, enumerate(request.prompt_ids[start + 1 : start + length + 1])))
 
 
 def pack_token_masks(step: PackedStep, unrestricted: UInt[Array, "slot word"]) -> UInt[Array | np.ndarray, "slot word"]:
@@ -183,15 +205,50 @@ def pack_prompts(step: PackedStep, hidden: Float[np.ndarray, "token hidden"], co
             row, length = next(used)
             own.append(row[:length])
             left -= length
-        parts += [np.concatenate(own)[: len(targets)]] if targets else []
+        parts += [np.concatenate(own)[[target.place for target in targets]]] if targets else []
     rows = np.concatenate(parts)
-    target_ids = np.concatenate([np.array(ids, np.int32) for ids in step.prompt_targets])
+    target_ids = np.array([target.token_id for targets in step.prompt_targets for target in targets], np.int32)
     for first in range(0, len(rows), count):
         missing = max(first + count - len(rows), 0)
         yield PromptInputs(
             np.pad(rows[first : first + count], ((0, missing), (0, 0))),
             np.pad(target_ids[first : first + count], (0, missing)),
         )
+
+
+def pack_heads(step: PackedStep, layers: range) -> Int[np.ndarray, "layer head"]:
+    """Lay out the heads of some layers whose scores are wanted; those of all sequences of a model are the same."""
+    packed = np.zeros((len(layers), MAX_ATTENTION_HEADS), np.int32)
+    wanted = next(planned.sequence.request.heads for planned in step.plan.seqs if planned.sequence.request.heads)
+    for index, layer in enumerate(layers):
+        heads = [head for of_layer, head in wanted if of_layer == layer][:MAX_ATTENTION_HEADS]
+        packed[index, : len(heads)] = heads
+    return packed
+
+
+def attention_of(
+    step: PackedStep, scores: Mapping[int, Float[np.ndarray, "head prompt_token position"]], length: int
+) -> Iterator[Float[np.ndarray, "head prompt_token position"] | None]:
+    """Yield the scores of each sequence's chunk; None for one that wants none.
+
+    Args:
+        step: whose prompts they are.
+        scores: of the rows of the step, by layer.
+        length: positions of a memory.
+    """
+    width = step.inputs.token_ids.shape[1]
+    row = 0
+    for planned in step.plan.seqs:
+        left, places = len(planned.token_ids), []
+        while left > 0:
+            num_tokens = int(step.inputs.row_tokens[row])
+            places += range(row * width, row * width + num_tokens)
+            left, row = left - num_tokens, row + 1
+        wanted, seen, found = planned.sequence.request.heads, Counter[int](), []
+        for layer, _ in wanted:
+            found.append(scores[layer][seen[layer], places, :length])
+            seen[layer] += 1
+        yield np.stack(found) if found and places else None
 
 
 def pack_options(requests: Iterable[Request], num_seqs: int) -> Options:
@@ -232,4 +289,5 @@ def _integer_options(request: Request) -> tuple[int, ...]:
         *seed_halves.tolist(),
         bool(sampling.logit_bias),
         NO_TOKEN if sampling.group_from is None else sampling.group_from,
+        sampling.scores,
     )

@@ -197,6 +197,9 @@ class Measurements:
 
     def plan(self, plan: Plan) -> None:
         """Count a step that was dispatched."""
+        if plan.part is not None:
+            self._metrics.engine_steps.labels(plan.kind).inc()
+            return
         num_prefilled = sum(len(planned.token_ids) for planned in plan.seqs)
         self._metrics.engine_steps.labels(plan.kind).inc()
         self._metrics.prompt_tokens.inc(num_prefilled)

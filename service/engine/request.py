@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+import numpy as np
+from jaxtyping import Float
+
 from service.engine.constraint import Constraint
 from service.errors import ServiceError
 from service.observability.clock import Clock, QueueDeadline
@@ -40,6 +43,7 @@ class Sampling:
     frequency_penalty: float = 0.0  # [-2, 2]; the same, for each occurrence
     logit_bias: Mapping[int, float] = MappingProxyType({})  # token id to [-100, 100]; MAX_BIASED_TOKENS entries at most
     group_from: int | None = None  # where tokens from this id on are together likelier than any other, only they remain
+    scores: bool = False  # with num_logprobs=0: each token's log-probability after all options but the temperature
     min_tokens: int = 0  # [0, max_tokens]; no stop token is sampled before so many tokens
     num_logprobs: int | None = None  # [0, MAX_LOGPROBS] alternatives with each token's own; None for no log-probability
     # The tokens that may be sampled, at least one, as the bytes of their `pack_token_mask`; None for all. The device
@@ -50,6 +54,22 @@ class Sampling:
     def has_penalties(self) -> bool:
         """Whether earlier tokens change the logits of the next."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Medium:
+    """What the model's encoder is given, and the sequence attends to: the features of a window of sound."""
+
+    digest: bytes  # of what it is; equal ones are encoded once
+    features: Float[np.ndarray, "frame feature"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A token, and the position of the prompt after which its log-probability is wanted."""
+
+    position: int
+    token_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +86,9 @@ class Request:
     weight: float = 1.0  # of its flow; above 0
     cache_salt: bytes = b""  # only requests of the same salt find each other's prefixes
     num_prompt_logprobs: int | None = None  # [0, MAX_LOGPROBS], as num_logprobs, for each token of the prompt
+    probe: Probe | None = None  # instead of `num_prompt_logprobs`
+    heads: tuple[tuple[int, int], ...] = ()  # layer and head of those whose scores of the memory are wanted
+    memory: Medium | None = None  # of a model with an encoder, which every request to it has
     constraint: Constraint | None = None  # of this request alone: it advances with the request's tokens
     queue_deadline: QueueDeadline | None = None  # None waits for as long as it takes
 
@@ -90,6 +113,8 @@ class StepLogprobs:
 
     tokens: tuple[TokenLogprobs | None, ...]  # None for a sequence that did not request them
     prompts: tuple[tuple[TokenLogprobs, ...], ...]  # of each prompt's tokens but the first; empty unless requested
+    # Of the tokens of each chunk, the scores of positions of the memory; None unless requested.
+    attention: tuple[Float[np.ndarray, "head prompt_token position"] | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +127,10 @@ class TokenEvent:
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of the tokens, if requested
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()  # on the first event, if requested; None for the first token
     stop: tuple[int, TokenLogprobs | None] | None = None  # the stop token, on the last event if one ended it
+    probe: TokenLogprobs | None = None  # on the first event, if requested
+    attention: Float[np.ndarray, "head prompt_token position"] | None = (
+        None  # of the prompt's tokens, on the first event
+    )
 
 
 class TokenStream:
@@ -195,4 +224,6 @@ def _joined(events: list[TokenEvent]) -> TokenEvent:
         logprobs=tuple(entry for event in events for entry in event.logprobs),
         prompt_logprobs=events[0].prompt_logprobs,
         stop=events[-1].stop,
+        probe=events[0].probe,
+        attention=events[0].attention,
     )

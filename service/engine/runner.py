@@ -10,12 +10,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.compile.program import Executable
-from service.engine.batch import PackedStep, pack, pack_prompts, pack_token_masks
+from service.engine.batch import PackedStep, attention_of, pack, pack_heads, pack_prompts, pack_token_masks
 from service.engine.executables import Executables
-from service.engine.limits import MAX_LOGPROBS
-from service.engine.request import StepLogprobs, TokenLogprobs
+from service.engine.limits import MAX_ATTENTION_HEADS, MAX_LOGPROBS
+from service.engine.request import Medium, StepLogprobs, TokenLogprobs
+from service.engine.schedule.memory import EncoderPart, Memory
 from service.engine.schedule.plan import Plan
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
+from service.engine.steps.encode import AttendInputs, RememberInputs
 from service.engine.steps.inputs import (
     HostOrDevice,
     PromptInputs,
@@ -27,9 +29,12 @@ from service.engine.steps.inputs import (
     unrestricted_mask,
 )
 from service.engine.steps.keys import (
+    Attend,
     Embed,
+    Encode,
     Layers,
     ProgramKey,
+    Remember,
     Sample,
     Sampler,
     SingleProgram,
@@ -78,6 +83,7 @@ class LayerGroupState(NamedTuple):
     """A layer group's arrays on the device, in the order in which its executables take them."""
 
     kind: str
+    layers: range
     weights: list[jax.Array]
     cache: list[jax.Array]
 
@@ -90,6 +96,20 @@ class ModelOutputs(NamedTuple):
     sampled: Int[Array, " slot"]  # positions of the tokens to be sampled
 
 
+class EncodedPart(NamedTuple):
+    """A part of an encoding that may still be in flight."""
+
+    output: Float[Array, "..."]
+
+    def read(self) -> Int[np.ndarray, " seq"]:
+        """Wait for the part; it has no tokens."""
+        jax.block_until_ready(self.output)
+        return np.zeros(0, np.int32)
+
+    def read_logprobs(self) -> None:
+        """Return nothing: no token was sampled."""
+
+
 class StepResult(NamedTuple):
     """A step that may still be in flight."""
 
@@ -97,6 +117,10 @@ class StepResult(NamedTuple):
     sampled: Sampled | None  # None if no sequence reaches its prompt's end
     hidden: Float[Array, "token hidden"] | None = None  # there if nothing is sampled
     prompt_logprobs: tuple[Int[Array, "position packed"], ...] = ()  # of the targets that `pack_prompts` lays out
+    scores: tuple[
+        tuple[range, Float[Array, "layer head prompt_token position"]], ...
+    ] = ()  # if wanted; of layers of groups
+    memory_len: int = 0
 
     def read(self) -> Int[np.ndarray, " seq"]:
         """Wait for the step and return one token per sequence; -1 for one whose logits are NaN or infinite."""
@@ -107,13 +131,19 @@ class StepResult(NamedTuple):
 
     def read_logprobs(self) -> StepLogprobs | None:
         """Return the requested log-probabilities; if there are none, nothing is copied from the device."""
-        if not self.step.has_logprobs and not self.prompt_logprobs:
+        if not self.step.has_logprobs and not self.prompt_logprobs and not self.scores:
             return None
+        by_layer = {
+            layer: of_layer
+            for layers, scores in self.scores
+            for layer, of_layer in zip(layers, np.asarray(scores), strict=True)
+        }
         requests = [planned.sequence.request for planned in self.step.plan.seqs]
         num_tops = [request.sampling.num_logprobs for request in requests]
         return StepLogprobs(
             tokens=tuple(map(self._of_token, self.step.slots, num_tops)),
             prompts=tuple(self._of_prompts()),
+            attention=tuple(attention_of(self.step, by_layer, self.memory_len)) if by_layer else (),
         )
 
     def _of_token(self, slot: int, num_top: int | None) -> TokenLogprobs | None:
@@ -147,6 +177,8 @@ class Runner:
         weights: Weights,
         executables: Mapping[str, Executable],
         state: DeviceState | None = None,
+        *,
+        encoder_groups: Sequence[LayerGroup] = (),
     ) -> None:
         """Connect weights, state and executables.
 
@@ -156,14 +188,20 @@ class Runner:
             weights: the model's weights by name.
             executables: the compiled programs by name; they may still be loading.
             state: made before, for the same shapes and layer groups; None to make it now.
+            encoder_groups: the layers of the model's encoder, if it has one, as they were compiled.
         """
         self.shapes = shapes
+        self._encoder_groups = [
+            LayerGroupState(group.kind, group.layers, [weights[name] for name in group.weights], [])
+            for group in encoder_groups
+        ]
+        self._encoded: jax.Array | None = None  # the hidden states of the memory that is being encoded
         self._weights: list[jax.Array] = jax.tree.leaves(weights)
         self._unembed = weights.get("unembed", weights.get("embed"))
         self._executables = Executables(executables, shapes, layer_groups)
         self._state = state or DeviceState(shapes, layer_groups, executables)
         self._groups = [
-            LayerGroupState(group.kind, [weights[name] for name in group.weights], cache)
+            LayerGroupState(group.kind, group.layers, [weights[name] for name in group.weights], cache)
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
         ]
         # On every device already, so that a step without a restriction sends no masks.
@@ -172,13 +210,15 @@ class Runner:
             for count in shapes.slot_counts
         }
 
-    def dispatch(self, plan: Plan, read_previous: Callable[[], None] = lambda: None) -> StepResult:
+    def dispatch(self, plan: Plan, read_previous: Callable[[], None] = lambda: None) -> "StepResult | EncodedPart":
         """Start a plan's step and its sampling, and return at once.
 
         Args:
             plan: the step.
             read_previous: called while the step runs, before a sampling that depends on the previous step's tokens.
         """
+        if plan.part is not None:
+            return self.encode(plan.part)
         step = pack(plan, self._executables.available, self.shapes)
         if step.best_bucket != step.bucket:
             self._executables.prefer(step.best_bucket)
@@ -190,7 +230,9 @@ class Runner:
             sampled = self.decode(step.bucket, step.inputs, step.sampler)
             _begin_copy(step, sampled)
             return StepResult(step, sampled)
-        outputs = self.run_model(step.bucket, step.inputs)
+        scores: list[tuple[range, Float[Array, "layer head prompt_token position"]]] = []
+        heads = functools.partial(pack_heads, step) if step.wants_attention else None
+        outputs = self.run_model(step.bucket, step.inputs, heads, scores)
         sampled = None
         if step.sampler is not None:
             if step.options is not None:
@@ -202,16 +244,58 @@ class Runner:
             token_mask = pack_token_masks(step, self._unrestricted[step.bucket.num_seqs])
             sampled = self.sample(outputs, step.sampler, token_mask)
             _begin_copy(step, sampled)
-        return StepResult(step, sampled, outputs.hidden, self._prompt_logprobs(step, outputs.hidden))
+        memory_len = 0 if self.shapes.memory is None else self.shapes.memory.length
+        prompt_logprobs = self._prompt_logprobs(step, outputs.hidden)
+        return StepResult(step, sampled, outputs.hidden, prompt_logprobs, tuple(scores), memory_len)
 
-    def run_model(self, bucket: Bucket, inputs: StepInputs) -> ModelOutputs:
-        """Start the model's part of a step."""
+    def encode(self, part: EncoderPart) -> "EncodedPart":
+        """Start a part of an encoding: some layers of the encoder, after which the last part writes the pages."""
+        hidden = self._encoded
+        if part.number == 0:
+            features = np.asarray(part.memory.medium.features, np.float32)
+            hidden = self._executables[SingleProgram.ENCODE_BEGIN](self._weights, [], features)
+        group = self._encoder_groups[part.number]
+        self._encoded = hidden = self._executables[Encode(group.kind)](group.weights, [], hidden)
+        if not part.is_last:
+            return EncodedPart(hidden)
+        self._encoded = None
+        output = self._executables[SingleProgram.ENCODE_END](self._weights, [], hidden)
+        inputs = RememberInputs(output, np.array(part.memory.pages, np.int32))
+        done = [self._executables[Remember(g.kind)](g.weights, g.cache, inputs) for g in self._groups]
+        return EncodedPart(done[-1])
+
+    def run_model(
+        self,
+        bucket: Bucket,
+        inputs: StepInputs,
+        heads: Callable[[range], Int[np.ndarray, "layer head"]] | None = None,
+        scores: list[tuple[range, Float[Array, "layer head prompt_token position"]]] | None = None,
+    ) -> ModelOutputs:
+        """Start the model's part of a step.
+
+        Args:
+            bucket: the shape of the step.
+            inputs: the host's part of it.
+            heads: returns those of some layers whose scores are wanted; None if none are.
+            scores: filled with the scores of the layers of each group.
+        """
         layers, places, sampled = self._run(Embed(bucket), inputs.packed)
         page_table = jax.device_put(inputs.page_table, self._state.replicated)
+        memory_table = inputs.memory_table
+        if memory_table is not None:
+            memory_table = jax.device_put(memory_table, self._state.replicated)
         hidden, last = layers.hidden, None
         for group in self._groups:
-            executable = self._executables[Layers(bucket, group.kind)]
-            hidden, last = executable(group.weights, group.cache, GroupInputs(layers, page_table, places))
+            of_group = GroupInputs(layers, page_table, places, memory_table)
+            if heads is None or scores is None:
+                executable = self._executables[Layers(bucket, group.kind)]
+                hidden, last = executable(group.weights, group.cache, of_group)
+            else:
+                attend = self._executables[Attend(group.kind)]
+                (hidden, last), of_heads = attend(
+                    group.weights, group.cache, AttendInputs(of_group, heads(group.layers))
+                )
+                scores.append((group.layers, of_heads))
             layers = layers._replace(hidden=hidden)
         return ModelOutputs(hidden, hidden if last is None else last, sampled)
 
@@ -271,6 +355,8 @@ class Runner:
         for key in whole_keys(self.shapes):
             yield functools.partial(self._run_padded_whole, key)
         yield self._run_padded_rest
+        if self._encoder_groups:
+            yield self._run_padded_encoder
 
     def warm(self) -> None:
         """Run every executable once on padding, and wait; the first call of one loads it onto the device."""
@@ -295,6 +381,21 @@ class Runner:
         jax.block_until_ready(
             self._run(SingleProgram.PROMPT_LOGPROBS, PromptInputs(hidden, np.zeros(len(hidden), np.int32)))
         )
+
+    def _run_padded_encoder(self) -> None:
+        """Encode silence into no page, and look at what no token attends to."""
+        bucket = max(self.shapes.prompt_buckets)
+
+        def no_heads(layers: range) -> Int[np.ndarray, "layer head"]:
+            return np.zeros((len(layers), MAX_ATTENTION_HEADS), np.int32)
+
+        jax.block_until_ready(self.run_model(bucket, empty_step(bucket, self.shapes), no_heads, []).last)
+        assert self.shapes.memory is not None
+        pages = [self.shapes.num_pages] * self.shapes.memory_pages
+        memory = Memory(Medium(b"", np.zeros(self.shapes.memory.medium, np.float32)), b"", pages, 0)
+        count = len(self._encoder_groups)
+        for number in range(count):
+            jax.block_until_ready(self.encode(EncoderPart(memory, number, number == count - 1)).output)
 
     def _run(self, key: ProgramKey, inputs: Any) -> Any:
         """Start a program that updates the slots, and return its outputs at once."""

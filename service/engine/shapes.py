@@ -21,6 +21,7 @@ class StepKind(StrEnum):
     PREFILL = "prefill"  # chunks of prompts
     DECODE = "decode"  # one token of each running sequence
     MIXED = "mixed"  # both
+    ENCODE = "encode"  # a part of the encoder, of one memory
 
 
 class Bucket(NamedTuple):
@@ -33,6 +34,15 @@ class Bucket(NamedTuple):
     def name(self) -> str:
         """The part of a program's name that says its shape."""
         return f"seqs{self.num_seqs}-rows{self.num_rows}"
+
+
+@dataclass(frozen=True)
+class MemoryShapes:
+    """The sizes of a sequence's memory, and of what it is encoded from."""
+
+    length: int  # positions
+    num_parts: int  # in which it is encoded, one between two steps
+    medium: tuple[int, int]  # frames, features of each
 
 
 @dataclass(frozen=True)
@@ -52,12 +62,15 @@ class EngineShapes:
     # Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/runtime/conditional_thunk.cc
     has_sampling_variants: bool = True
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
+    memory: MemoryShapes | None = None  # of a model with an encoder
 
     @property
     def facts(self) -> dict[str, Any]:
         """The sizes under the names that `/admin/stats` has for them."""
         sizes = asdict(self)
         del sizes["has_sampling_variants"], sizes["has_whole_steps"], sizes["skips_padding"]
+        if self.memory is None:
+            del sizes["memory"]
         return sizes
 
     @property
@@ -69,6 +82,11 @@ class EngineShapes:
     def max_pages(self) -> int:
         """The most pages of a sequence, which every step's page table has room for."""
         return self.pages_for(self.max_model_len)
+
+    @property
+    def memory_pages(self) -> int:
+        """The pages of a sequence's memory; 0 of a model without an encoder."""
+        return 0 if self.memory is None else self.pages_for(self.memory.length)
 
     def pages_for(self, num_tokens: int) -> int:
         """Return how many pages hold so many tokens."""

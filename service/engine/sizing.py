@@ -6,7 +6,7 @@ Plain numbers, so that a warm start needs no model and traces nothing.
 import math
 from dataclasses import dataclass
 
-from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes
+from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes, MemoryShapes
 from service.errors import DoesNotFit, SettingsError
 
 # A shorter context is useless; the start fails instead.
@@ -33,6 +33,7 @@ class ModelSize:
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
     page_sizes: tuple[int, ...] | None = None  # in token positions, that the kernel takes; None for any
+    memory: MemoryShapes | None = None  # of a model with an encoder
 
 
 def fit_engine(
@@ -111,7 +112,8 @@ def _fit_pages(
     free_bytes = memory_bytes - model.weights_bytes - work_bytes
     num_pages = max(free_bytes, 0) // page_bytes
     shortest = min(context if max_model_len else SMALLEST_CONTEXT, context)
-    fewest_pages = math.ceil(shortest / page_size)
+    memory_pages = 0 if model.memory is None else math.ceil(model.memory.length / page_size)  # of a sequence
+    fewest_pages = math.ceil(shortest / page_size) + memory_pages
     if num_pages < fewest_pages:
         raise DoesNotFit(
             needed_bytes=memory_bytes - free_bytes + fewest_pages * page_bytes,
@@ -119,8 +121,8 @@ def _fit_pages(
             remedy="Set MAX_MODEL_LEN or MAX_NUM_SEQS lower, DTYPE to bfloat16, or take more or larger devices.",
         )
     num_pages = max(_round_down(num_pages), fewest_pages)
-    context = min(context, num_pages * page_size)
-    pages_in_use = max_num_seqs * math.ceil(context / page_size)  # more pages would never be used
+    context = min(context, (num_pages - memory_pages) * page_size)
+    pages_in_use = max_num_seqs * (math.ceil(context / page_size) + memory_pages)  # more pages would never be used
     return EngineShapes(
         num_slots=max_num_seqs,
         num_pages=min(num_pages, pages_in_use),
@@ -130,7 +132,8 @@ def _fit_pages(
         row_tokens=_row_tokens(page_size, max_prefill_tokens),
         skips_padding=model.skips_padding,
         has_sampling_variants=not model.is_host,
-        has_whole_steps=model.has_whole_steps,
+        has_whole_steps=model.has_whole_steps and model.memory is None,
+        memory=model.memory,
         **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )
 

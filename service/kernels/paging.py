@@ -83,6 +83,10 @@ class Regions(NamedTuple):
             self.prompts._replace(page_table=page_table[num_decodes:]),
         )
 
+    def of_length(self, length: int) -> "Regions":
+        """Return the same tokens, each of which has so many positions before it."""
+        return Regions(*(p._replace(start=jnp.where(p.num_tokens > 0, length, 0)) for p in self))
+
     def width(self, num_tokens: int) -> int:
         """Return the width of a row of a prompt, of a step that has room for so many tokens."""
         num_rows = len(self.prompts.start)

@@ -10,12 +10,12 @@ import haliax as hax
 import jax
 import jax.numpy as jnp
 from haliax import NamedArray
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
 from service.kernels.attention import AttentionKernel, LayerCache, Scoring
 from service.kernels.memory import attend_memory
 from service.kernels.paging import Paging, Regions
-from service.kernels.reference import write_tokens
+from service.kernels.reference import wide_context, write_tokens
 from service.kernels.sharded import ShardedAttention
 from service.models.attended import gated_heads, without_own_value
 from service.models.description import Attention
@@ -116,10 +116,7 @@ class MemoryAttention:
 
     def __call__(self, x: NamedArray, description: Attention, weights: NamedWeights, cache: LayerCache) -> NamedArray:
         """Attend from each token to all of its sequence's memory."""
-        query = self.multiply(x, weights, "memory_query", ("embed",))
-        if description.has_bias:
-            query = query + weights["memory_query_bias"]
-        heads = query.rearrange(("token", "kv_head", "group", "head_dim")).array
+        heads = self._query(x, description, weights)
 
         def attend(own: tuple[Array, ...], cache: LayerCache, memory: Paging) -> tuple[Array, LayerCache]:
             return attend_memory(own[0], cache, memory, scale=description.scale), cache
@@ -128,6 +125,31 @@ class MemoryAttention:
         merged = hax.named(attended.reshape(len(attended), -1), ("token", "heads"))
         out = self.multiply.constrained(self.multiply(merged, weights, "memory_output", ("heads",)))
         return out + weights["memory_output_bias"] if description.has_output_bias else out
+
+    def scores(
+        self,
+        x: NamedArray,
+        description: Attention,
+        weights: NamedWeights,
+        cache: LayerCache,
+        heads: Int[Array, " head"],
+    ) -> Float[Array, "head prompt_token position"]:
+        """Return the scores of some heads of the tokens of prompts, before the softmax."""
+        query = self._query(x, description, weights)
+        rows, width = self.memory.prompts, self.memory.width(len(query))
+        own = query[len(self.memory.decodes.start) :].reshape(len(rows.start), width, -1, query.shape[-1])[:, :, heads]
+        keys, _ = wide_context(cache, rows.page_table, query.dtype)
+        of_heads = keys[:, heads // description.group_size]
+        scores = jnp.einsum("rthd,rhcd->hrtc", own, of_heads, preferred_element_type=jnp.float32) * description.scale
+        return scores.reshape(len(heads), len(rows.start) * width, -1)
+
+    def _query(
+        self, x: NamedArray, description: Attention, weights: NamedWeights
+    ) -> Float[Array, "token kv_head group head_dim"]:
+        query = self.multiply(x, weights, "memory_query", ("embed",))
+        if description.has_bias:
+            query = query + weights["memory_query_bias"]
+        return query.rearrange(("token", "kv_head", "group", "head_dim")).array
 
     def remember(
         self, output: NamedArray, description: Attention, weights: NamedWeights, cache: LayerCache

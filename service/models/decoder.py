@@ -34,6 +34,7 @@ from service.models.norm import normalized
 from service.models.quantization import Quantization, scale_name
 from service.models.rope import RopeConfig
 from service.models.rotation import Rotation
+from service.models.speech import SpeechEncoding
 from service.models.weight_spec import WeightSpec
 
 FLOAT32 = np.dtype(np.float32)
@@ -76,6 +77,18 @@ class Decoder:
     def context_len(self) -> int:
         """The longest sequence, in tokens, that the model was made for."""
         return self.config.context_len
+
+    @property
+    def memory_len(self) -> int:
+        """The positions of a sequence's memory; 0 of a model without an encoder."""
+        encoder = self.config.speech_encoder
+        return 0 if encoder is None else encoder.num_positions
+
+    @property
+    def encoder(self) -> SpeechEncoding | None:
+        """The encoder whose output is the memory of sequences."""
+        config = self.config.speech_encoder
+        return None if config is None else SpeechEncoding(config, self.weight_specs(), self.dtype, self.products)
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:
         """Name every weight array."""
@@ -121,12 +134,35 @@ class Decoder:
         self, group: LayerGroup, weights: Sequence[jax.Array], cache: Cache, inputs: LayerGroupInputs
     ) -> tuple[Float[Array, "token hidden"], Cache]:
         """Run a group's layers; the returned cache holds the tokens' keys and values."""
+        hidden, new_cache, _ = self._run(group, weights, cache, inputs, None)
+        return hidden, new_cache
+
+    def attend_layer_group(
+        self,
+        group: LayerGroup,
+        weights: Sequence[jax.Array],
+        cache: Cache,
+        inputs: LayerGroupInputs,
+        heads: Int[Array, "layer head"],
+    ) -> tuple[Float[Array, "token hidden"], Cache, Float[Array, "layer head prompt_token position"]]:
+        """Run a group's layers, and return the scores by which heads of each layer attend to the memory, too."""
+        hidden, new_cache, scores = self._run(group, weights, cache, inputs, heads)
+        return hidden, new_cache, jnp.stack(scores)
+
+    def _run(
+        self,
+        group: LayerGroup,
+        weights: Sequence[jax.Array],
+        cache: Cache,
+        inputs: LayerGroupInputs,
+        heads: Int[Array, "layer head"] | None,
+    ) -> tuple[Float[Array, "token hidden"], Cache, list[Float[Array, "head prompt_token position"]]]:
         specs = {spec.name: spec for spec in self.weight_specs()}
         named = self._named(dict(zip(group.weights, weights, strict=True)), [specs[name] for name in group.weights])
         hidden = hax.named(inputs.hidden, ("token", "embed"))
         multiply = replace(self._multiply, spans=inputs.regions.spans(len(inputs.hidden)))
         attend = StepAttention(multiply, self._kernel, inputs.regions)
-        new_cache = []
+        new_cache, scores = [], []
         for number, layer_cache in zip(group.layers, cache, strict=True):
             layer, prefix = self.config.layers[number], f"layers.{number}."
             own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
@@ -140,13 +176,16 @@ class Decoder:
                 assert inputs.memory is not None, "a sequence of a model with an encoder has a memory"
                 attend_memory = MemoryAttention(multiply, inputs.memory)
                 x = normalized(hidden, layer.memory_norm, own, "memory_norm")
+                if heads is not None:
+                    of_layer = heads[len(scores)]
+                    scores.append(attend_memory.scores(x, layer.memory_attention, own, new_layer_cache, of_layer))
                 hidden = hidden + attend_memory(x, layer.memory_attention, own, new_layer_cache)
             x = normalized(hidden, layer.mlp_norm, own, "mlp_norm")
             made = feed_forward(x, layer.feed_forward, own, multiply)
             added = normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
             hidden = hidden + _scaled(added, layer.residual_multiplier)
             new_cache.append(new_layer_cache)
-        return hidden.rearrange(("token", "embed")).array, tuple(new_cache)
+        return hidden.rearrange(("token", "embed")).array, tuple(new_cache), scores
 
     def remember(
         self,

@@ -197,6 +197,9 @@ class TensorNames:
         return f"{self.prefix}{self.layers}.{layer}."
 
 
+ENCODER_PREFIX = "encoder."  # of the names of an encoder's weights
+
+
 @dataclass(frozen=True)
 class SpeechEncoder:
     """The encoder of a window of sound: two convolutions, sinusoidal positions, and layers that look both ways.

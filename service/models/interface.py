@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.paging import Regions
+from service.kernels.paging import Paging, Regions
 from service.models.weight_spec import WeightSpec
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
@@ -45,6 +45,72 @@ class Shardings(NamedTuple):
 
 
 @runtime_checkable
+class MediaEncoder(Protocol):
+    """What turns the features of a medium into an output that a decoder attends to, traced in parts."""
+
+    @property
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """The layers in order, cut into groups that are compiled separately."""
+        ...
+
+    @property
+    def features_shape(self) -> tuple[int, int]:
+        """Frames and features of a medium."""
+        ...
+
+    def begin(self, weights: Weights, features: Float[Array, "frame feature"]) -> Float[Array, "position hidden"]:
+        """Return the hidden states before the first layer."""
+        ...
+
+    def run_layer_group(
+        self, group: LayerGroup, weights: Sequence[jax.Array], hidden: Float[Array, "position hidden"]
+    ) -> Float[Array, "position hidden"]:
+        """Run a group's layers."""
+        ...
+
+    def end(self, weights: Weights, hidden: Float[Array, "position hidden"]) -> Float[Array, "position hidden"]:
+        """Return the output."""
+        ...
+
+
+@runtime_checkable
+class RemembersMedia(Protocol):
+    """A decoder whose layers may attend to the output of an encoder."""
+
+    @property
+    def memory_len(self) -> int:
+        """The positions of a sequence's memory."""
+        ...
+
+    @property
+    def encoder(self) -> MediaEncoder | None:
+        """The encoder; None of a model without one."""
+        ...
+
+    def attend_layer_group(
+        self,
+        group: LayerGroup,
+        weights: Sequence[jax.Array],
+        cache: Cache,
+        inputs: LayerGroupInputs,
+        heads: Int[Array, "layer head"],
+    ) -> tuple[Float[Array, "token hidden"], Cache, Float[Array, "layer head prompt_token position"]]:
+        """Run a group's layers, and return the scores by which heads of each layer attend to the memory, too."""
+        ...
+
+    def remember(
+        self,
+        group: LayerGroup,
+        weights: Sequence[jax.Array],
+        cache: Cache,
+        output: Float[Array, "position hidden"],
+        memory: Paging,
+    ) -> Cache:
+        """Write the keys and values of an encoder's output into pages, in every layer of a group."""
+        ...
+
+
+@runtime_checkable
 class PagedDecoder(Protocol):
     """A causal language model whose cache lies in pages."""
 
@@ -66,6 +132,11 @@ class PagedDecoder(Protocol):
     @property
     def context_len(self) -> int:
         """The longest sequence, in tokens, that the model was made for."""
+        ...
+
+    @property
+    def memory_len(self) -> int:
+        """The positions of a sequence's memory; 0 of a model without an encoder."""
         ...
 
     @property

@@ -30,6 +30,7 @@ FAMILIES = {
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3_moe",
     "smollm3": "smollm3",
+    "whisper": "whisper",
 }
 # In the values of a configuration, the model of a run of Levanter.
 RUN = "levanter"

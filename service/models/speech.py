@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Float32
 from service.kernels.both_ways import attend_both_ways
 from service.kernels.products.linear import PLAIN, Products, linear
 from service.models.activations import activate
-from service.models.description import Activation, Attention, SpeechEncoder
+from service.models.description import ENCODER_PREFIX, Activation, Attention, SpeechEncoder
 from service.models.feed_forward import feed_forward
 from service.models.interface import LayerGroup, Weights
 from service.models.layer_groups import layer_groups
@@ -28,7 +28,6 @@ from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
 from service.models.weight_spec import WeightSpec
 
-PREFIX = "encoder."  # of the names of its weights
 TAPS = 3  # of both convolutions
 LONGEST_WAVELENGTH = 10_000  # of the sinusoids, divided by 2 pi
 
@@ -45,14 +44,22 @@ class SpeechEncoding:
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, cut into groups that are compiled separately."""
-        return layer_groups(self.config.layers, self.specs, prefix=PREFIX)
+        return layer_groups(self.config.layers, self.specs, prefix=ENCODER_PREFIX)
+
+    @property
+    def features_shape(self) -> tuple[int, int]:
+        """Frames and features of a window."""
+        return self.config.num_frames, self.config.num_mels
 
     def begin(self, weights: Weights, features: Float[Array, "frame mel"]) -> Float[Array, "position hidden"]:
         """Convolve the features of a window, and add the positions."""
         x = features.astype(self.dtype)
         for name, stride in (("conv1", 1), ("conv2", 2)):
             with jax.named_scope(name):
-                x = self._convolved(x, weights[f"{PREFIX}{name}"], stride) + weights[f"{PREFIX}{name}_bias"][None]
+                x = (
+                    self._convolved(x, weights[f"{ENCODER_PREFIX}{name}"], stride)
+                    + weights[f"{ENCODER_PREFIX}{name}_bias"][None]
+                )
                 x = activate(x, Activation.GELU)
         return x + sinusoids(self.config.num_positions, self.config.hidden_size).astype(self.dtype)
 
@@ -62,7 +69,7 @@ class SpeechEncoding:
         """Run a group's layers."""
         named, x = self._named(dict(zip(group.weights, weights, strict=True))), hax.named(hidden, ("token", "embed"))
         for number in group.layers:
-            layer, prefix = self.config.layers[number], f"{PREFIX}layers.{number}."
+            layer, prefix = self.config.layers[number], f"{ENCODER_PREFIX}layers.{number}."
             own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
             x = x + self._attended(normalized(x, layer.attention_norm, own, "attention_norm"), layer.attention, own)
             inside = normalized(x, layer.mlp_norm, own, "mlp_norm")
@@ -71,9 +78,9 @@ class SpeechEncoding:
 
     def end(self, weights: Weights, hidden: Float[Array, "position hidden"]) -> Float[Array, "position hidden"]:
         """Normalize the output."""
-        names = [spec.name for spec in self.specs if spec.name.startswith(f"{PREFIX}final_norm")]
+        names = [spec.name for spec in self.specs if spec.name.startswith(f"{ENCODER_PREFIX}final_norm")]
         named = self._named({name: weights[name] for name in names})
-        own = {name.removeprefix(PREFIX): array for name, array in named.items()}
+        own = {name.removeprefix(ENCODER_PREFIX): array for name, array in named.items()}
         return normalized(hax.named(hidden, ("token", "embed")), self.config.final_norm, own, "final_norm").array
 
     @cached_property

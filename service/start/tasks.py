@@ -160,6 +160,7 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
     """Read tokenizer and chat template; parsing a tokenizer that is not cached holds the GIL."""
     with context.progress.phase(Phase.TOKENIZER) as fields:
         from service.start.kinds.model_spec import Text
+        from service.text.json_file import read_json
         from service.text.load import load_chat_template, load_tokenizer, special_tokens_of
 
         uri = checkpoint.tokenizer.source.uri
@@ -181,7 +182,7 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
         if template is not None:
             template.wait()
         fields |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
-    return Text(tokenizer, template)
+    return Text(tokenizer, template, read_json(tokenizer_files, "generation_config.json", uri))
 
 
 def _parse_once(parsed: "LruCache[TokenizerBackend]", content: bytes) -> "TokenizerBackend":

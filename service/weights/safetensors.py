@@ -35,6 +35,7 @@ FIRST_READ_BYTES = 128 * 1024
 # Tables, masks and xIELU's constants, which the model computes itself, and BERT's pretraining head, which embeddings do
 # not use.
 UNUSED_SUFFIXES = (
+    "encoder.embed_positions.weight",  # Whisper's: sines and cosines, which are computed
     *(".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"),
     *(".attn.bias", ".attn.masked_bias", ".act_fn.beta", ".act_fn.eps"),
 )

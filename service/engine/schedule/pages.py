@@ -7,7 +7,7 @@ evictable    not held, but registered under a key, so it can be found again; reu
 free         not held, content unknown
 
 A page's key is a hash of its tokens and of the previous page's key, so keys are equal only where all tokens up to the
-page's end are equal too. The first page's key hashes the request's conditioning and its salt, so that one tenant cannot
+page's end are equal too. The first page's key hashes the request's memory and its salt, so that one tenant cannot
 find, or time, what another sent.
 """
 
@@ -143,7 +143,9 @@ class SequencePages:
         """Share the pages that hold the sequence's beginning already; at least one token is left to compute."""
         if sequence.pages:  # it has begun
             return
-        if sequence.request.num_prompt_logprobs is not None and not sequence.output_ids:
+        request = sequence.request
+        needs_all = request.num_prompt_logprobs is not None or request.probe is not None or bool(request.heads)
+        if needs_all and not sequence.output_ids:
             return  # a cached position has no logits
         known = sequence.known_ids
         extend_keys(sequence.page_keys, sequence.root_key, known, self._page_size)
@@ -173,10 +175,14 @@ class SequencePages:
         sequence.pages = []
 
 
-def root_key(salt: bytes, conditioning_digest: bytes = b"") -> bytes:
-    """Return the key that precedes the first page's."""
-    content = len(salt).to_bytes(4, "big") + salt + conditioning_digest
-    return hashlib.blake2b(content, digest_size=KEY_BYTES, key=_PROCESS_SECRET).digest()
+def root_key(salt: bytes, digest: bytes = b"") -> bytes:
+    """Return the key that precedes the first page's; `digest` is that of the sequence's memory."""
+    return page_key(len(salt).to_bytes(4, "big") + salt, digest)
+
+
+def page_key(previous: bytes, content: bytes) -> bytes:
+    """Return the key of a page, from the key of the page before and its content."""
+    return hashlib.blake2b(previous + content, digest_size=KEY_BYTES, key=_PROCESS_SECRET).digest()
 
 
 def extend_keys(keys: list[bytes], root: bytes, token_ids: abc.Sequence[int], page_size: int) -> None:
@@ -191,4 +197,4 @@ def extend_keys(keys: list[bytes], root: bytes, token_ids: abc.Sequence[int], pa
     for start in range(len(keys) * page_size, len(token_ids) - page_size + 1, page_size):
         page = array("i", token_ids[start : start + page_size]).tobytes()
         previous = keys[-1] if keys else root
-        keys.append(hashlib.blake2b(previous + page, digest_size=KEY_BYTES, key=_PROCESS_SECRET).digest())
+        keys.append(page_key(previous, page))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from service.engine.schedule.memory import EncoderPart
 from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import StepKind
 
@@ -24,9 +25,10 @@ class PlannedSequence:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sequences of the next step: those that decode, then prompts."""
+    """The sequences of the next step: those that decode, then prompts; or instead a part of an encoding."""
 
     seqs: tuple[PlannedSequence, ...]
+    part: EncoderPart | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -41,6 +43,8 @@ class Plan:
     @property
     def kind(self) -> StepKind:
         """What the step computes."""
+        if self.part is not None:
+            return StepKind.ENCODE
         if self.num_decodes == 0:
             return StepKind.PREFILL
         return StepKind.MIXED if self.num_prompt_tokens else StepKind.DECODE

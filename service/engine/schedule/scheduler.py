@@ -13,8 +13,12 @@ one of a batch, for a client's) releases its pages, waits, and later recomputes 
 from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 
+import numpy as np
+from jaxtyping import Float
+
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
 from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.memories import Memories
 from service.engine.schedule.pages import SequencePages, root_key
 from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.schedule.sequence import Sequence
@@ -25,11 +29,22 @@ from service.engine.shapes import AvailableSteps, StepKind
 class Scheduler:
     """Owns every sequence from its arrival to its end."""
 
-    def __init__(self, *, num_slots: int, num_pages: int, page_size: int, chunking: Chunking) -> None:
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        num_pages: int,
+        page_size: int,
+        chunking: Chunking,
+        memory_pages: int = 0,
+        encoder_parts: int = 0,
+    ) -> None:
         self.num_preemptions = 0
         self.page_size = page_size
         self._pages = SequencePages(num_pages=num_pages, page_size=page_size)
         self.pages = self._pages.pool
+        self._memories = Memories(self.pages, num_pages=memory_pages, num_parts=encoder_parts)
+        self._was_part = False  # whether the last plan was a part of an encoding
         self._chunking = chunking
         self._free_slots = list(range(num_slots))  # a heap
         self._num_slots = num_slots  # those that the steps serve; see `adapt`
@@ -64,8 +79,9 @@ class Scheduler:
 
     def add(self, request: Request) -> Sequence:
         """Take a request; it waits for a slot and for pages."""
-        sequence = Sequence(request, self._num_arrived, root_key(request.cache_salt))
-        needed = self._pages.pages_for(sequence.max_positions)
+        digest = b"" if request.memory is None else request.memory.digest
+        sequence = Sequence(request, self._num_arrived, root_key(request.cache_salt, digest))
+        needed = self._pages.pages_for(sequence.max_positions) + self._num_memory_pages(sequence)
         assert needed <= self.pages.num_pages, "a request that does not fit the pages is refused before"
         self._num_arrived += 1
         self._waiting.add(sequence)
@@ -78,6 +94,8 @@ class Scheduler:
 
     def observe(self, plan: Plan, elapsed_s: float) -> None:
         """Take the time that a step took, from which follows how much of prompts a later one computes."""
+        if plan.part is not None:
+            return
         num_prompt_tokens = plan.num_prompt_tokens
         self._chunking.observe(num_decodes=plan.num_decodes, num_prompt_tokens=num_prompt_tokens, elapsed_s=elapsed_s)
 
@@ -89,10 +107,16 @@ class Scheduler:
     def plan(self, only: StepKind | None = None) -> Plan | None:
         """Choose the next step: all sequences that decode, and as much of prompts as they can wait for.
 
+        Between two such steps runs at most one part of an encoding.
+
         Args:
             only: the kind that the step must have, to measure one kind by itself.
         """
         self._admit()
+        if only is None and self._memories.has_part and not self._was_part:
+            self._was_part = True
+            return Plan((), self._memories.next_part())
+        self._was_part = False
         decoding = (
             [] if only is StepKind.PREFILL else sorted((s for s in self._running if s.can_decode), key=lambda s: s.rank)
         )
@@ -101,7 +125,9 @@ class Scheduler:
         self._grow_all(ends)
         decodes = [self._plan_token(s) for s in decoding if s.is_running]
         chunks = [self._plan_chunk(s, end) for s, end in ends.items() if s.is_running]
-        return Plan((*decodes, *chunks)) if decodes or chunks else None
+        if decodes or chunks:
+            return Plan((*decodes, *chunks))
+        return Plan((), self._memories.next_part()) if only is None and self._memories.has_part else None
 
     def commit(
         self, plan: Plan, token_ids: Iterable[int], logprobs: StepLogprobs | None = None
@@ -116,6 +142,8 @@ class Scheduler:
             sequence = planned.sequence
             if logprobs is not None and logprobs.prompts[index]:
                 sequence.keep_prompt_logprobs(planned.start, logprobs.prompts[index])
+            if logprobs is not None and logprobs.attention and (scores := logprobs.attention[index]) is not None:
+                sequence.attention = [*(sequence.attention if planned.start else ()), scores]
             if planned.is_sampled and not sequence.is_finished:
                 token_logprobs = None if logprobs is None else logprobs.tokens[index]
                 events.append((sequence, self._commit_token(sequence, token_id, token_logprobs)))
@@ -127,7 +155,7 @@ class Scheduler:
         Raises:
             PageIntegrityError: a page was.
         """
-        self.pages.check_integrity([s.pages for s in (*self._running, *self._waiting)])
+        self.pages.check_integrity([*(s.pages for s in (*self._running, *self._waiting)), *self._memories.held])
         slots = [*self._free_slots, *(s.slot for s in self._running)]
         assert len(set(slots)) == len(slots), f"slots {sorted(slots)} have a double"
 
@@ -143,6 +171,8 @@ class Scheduler:
             if sequence.last_chunk < 0:  # a preempted one was counted when it began
                 self._waiting.charge_prompt(sequence)
             sequence.slot = heappop(self._free_slots)  # the lowest: a decode step is as wide as the highest one in use
+            if sequence.request.memory is not None:
+                sequence.memory = self._memories.hold(sequence.request.memory, sequence.root_key)
             sequence.prefill_len = len(sequence.known_ids)
             sequence.num_planned = len(sequence.output_ids)
             self._running.append(sequence)
@@ -150,7 +180,11 @@ class Scheduler:
     def _fits(self, sequence: Sequence) -> bool:
         """Return whether its prefill fits in addition to those in progress: otherwise it would soon be preempted."""
         in_progress = sum(self._pages.pages_for(s.prefill_len) - len(s.pages) for s in self._running if s.is_prefilling)
-        return self.pages.can_allocate(in_progress + self._pages.pages_for(len(sequence.known_ids)))
+        own = self._pages.pages_for(len(sequence.known_ids)) + self._num_memory_pages(sequence)
+        return self.pages.can_allocate(in_progress + own)
+
+    def _num_memory_pages(self, sequence: Sequence) -> int:
+        return 0 if sequence.request.memory is None else self._memories.num_missing(sequence.root_key)
 
     def _cut_prompts(self, budget: int) -> Mapping[Sequence, int]:
         """Cut a step from the prompts; those of equal priority alternate, so that a long one does not block the others.
@@ -163,7 +197,7 @@ class Scheduler:
         """
         chunking = self._chunking
         candidates = sorted(
-            (s for s in self._running if s.is_prefilling),
+            (s for s in self._running if s.is_prefilling and self._remembers(s)),
             key=lambda s: (s.request.priority, s.last_chunk, s.arrival),
         )
         ends: dict[Sequence, int] = {}
@@ -179,6 +213,10 @@ class Scheduler:
             if budget <= 0 or num_rows == 0:
                 break
         return ends
+
+    def _remembers(self, sequence: Sequence) -> bool:
+        """Return whether a sequence's memory is whole, if it has one."""
+        return sequence.memory is None or self._memories.is_encoded(sequence.memory)
 
     def _without_repeated_work(self, candidates: Iterable[Sequence]) -> list[Sequence]:
         """Find cached prefixes, and leave out sequences that would compute the same page as one before them.
@@ -239,6 +277,9 @@ class Scheduler:
             self.pages.unregister(sequence.pages)
         else:
             self._pages.register(sequence, min(sequence.num_computed, len(sequence.known_ids)))
+        if sequence.memory is not None:
+            self._memories.release(sequence.memory, is_broken=sequence.finish_reason is FinishReason.ERROR)
+            sequence.memory = None
         self._running.remove(sequence)
         heappush(self._free_slots, sequence.slot)
         self._pages.release(sequence)
@@ -254,13 +295,16 @@ class Scheduler:
         if token_id in sequence.request.stop_ids:
             self._finish(sequence, FinishReason.STOP)
             stop = (token_id, logprobs)
-            return TokenEvent((), FinishReason.STOP, num_cached_tokens, prompt_logprobs=of_prompt, stop=stop)
+            return TokenEvent(
+                (), FinishReason.STOP, num_cached_tokens, (), of_prompt, stop, *_of_first(sequence, is_first)
+            )
         sequence.append(token_id)
         self._waiting.charge_token(sequence)
         if len(sequence.output_ids) == sequence.request.max_tokens:
             self._finish(sequence, FinishReason.LENGTH)
         of_token = () if logprobs is None else (logprobs,)
-        return TokenEvent((token_id,), sequence.finish_reason, num_cached_tokens, of_token, of_prompt)
+        reason, others = sequence.finish_reason, _of_first(sequence, is_first)
+        return TokenEvent((token_id,), reason, num_cached_tokens, of_token, of_prompt, None, *others)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason
@@ -268,3 +312,12 @@ class Scheduler:
             self._release(sequence)
         else:
             self._waiting.remove(sequence)
+
+
+def _of_first(
+    sequence: Sequence, is_first: bool
+) -> tuple[TokenLogprobs | None, Float[np.ndarray, "head prompt_token position"] | None]:
+    """Return what a sequence's first event has besides its tokens."""
+    if not is_first:
+        return None, None
+    return sequence.probe, np.concatenate(sequence.attention, axis=1) if sequence.attention else None

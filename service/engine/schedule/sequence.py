@@ -10,9 +10,10 @@ The counts run ahead of each other, because steps are planned before earlier one
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import UInt
+from jaxtyping import Float, UInt
 
 from service.engine.request import FinishReason, Request, TokenLogprobs
+from service.engine.schedule.memory import Memory
 from service.engine.token_mask import ALL_ALLOWED
 from service.errors import ConstraintError
 
@@ -25,6 +26,7 @@ class Sequence:
     arrival: int  # running number in the order of arrival
     root_key: bytes  # precedes its first page's key
     slot: int = -1  # -1 while it waits
+    memory: Memory | None = None  # of a sequence that has one and holds a slot
     pages: list[int] = field(default_factory=list)  # in the order of positions
     page_keys: list[bytes] = field(default_factory=list)  # of its leading whole pages, as far as computed
     num_registered: int = 0  # leading pages that were found, or were offered to the pool's index
@@ -38,6 +40,10 @@ class Sequence:
     finish_reason: FinishReason | None = None
     failure: ConstraintError | None = None  # of its constraint; the sequence ends with its next token
     token_mask: UInt[np.ndarray, " word"] | None = field(init=False)  # as `pack_token_mask` returns it; None allows all
+    probe: TokenLogprobs | None = None  # of the request's probe, once it was read
+    attention: list[Float[np.ndarray, "head prompt_token position"]] = field(
+        default_factory=list
+    )  # of the prompt's chunks
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # by position; empty unless requested
 
     def __post_init__(self) -> None:
@@ -113,7 +119,10 @@ class Sequence:
                 self.failure = error
 
     def keep_prompt_logprobs(self, start: int, logprobs: tuple[TokenLogprobs, ...]) -> None:
-        """Keep those of the tokens after position `start`; a chunk that runs again brings the same ones again."""
+        """Keep those of the tokens after position `start`, or the probe's; a chunk that runs again brings the same."""
+        if self.request.probe is not None:
+            [self.probe] = logprobs
+            return
         if not self.prompt_logprobs:
             self.prompt_logprobs = [None] * self.prompt_len
         self.prompt_logprobs[start + 1 : start + 1 + len(logprobs)] = logprobs

@@ -38,6 +38,7 @@ class StepInputs(NamedTuple):
     row_tokens: Int[Any, " row"]
     token_ids: Int[Any, "row token"]  # of prompts; a slot that decodes takes its last token from the device
     page_table: Int[Any, "slot_and_row page"]
+    memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model with an encoder
 
     @property
     def regions(self) -> Regions:
@@ -71,13 +72,14 @@ class IntegerOption(IntEnum):
     SEED_LOW = 5
     HAS_BIAS = 6
     GROUP_FROM = 7  # the first token of a group; NO_TOKEN for no group
+    SCORES = 8  # whether log-probabilities are those after all options
 
 
 class Options(NamedTuple):
     """The options of some sequences, in few arrays, since each transfer of an array costs time."""
 
     floats: Float[HostOrDevice, "seq 6"]
-    integers: Int[HostOrDevice, "seq 8"]
+    integers: Int[HostOrDevice, "seq 9"]
     stop_ids: Int[HostOrDevice, "seq stop"]  # NO_TOKEN in unused places
     bias_ids: Int[HostOrDevice, "seq bias"]  # NO_TOKEN in unused places
     biases: Float[HostOrDevice, "seq bias"]
@@ -157,12 +159,14 @@ def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     page_table = np.zeros((num_slots + num_rows, shapes.max_pages), np.int32)
     inputs = step_inputs(packed, page_table, bucket)
     inputs.sampled[:] = NOT_SAMPLED
-    return inputs
+    if shapes.memory is None:
+        return inputs
+    return inputs._replace(memory_table=np.zeros((num_slots + num_rows, shapes.memory_pages), np.int32))
 
 
 # A sequence that takes the likeliest token and requests nothing more.
 NEUTRAL_FLOATS = (0.0, 1.0, 0.0, 1.0, 0.0, 0.0)
-NEUTRAL_INTEGERS = (0, 0, -1, -1, 0, 0, 0, NO_TOKEN)
+NEUTRAL_INTEGERS = (0, 0, -1, -1, 0, 0, 0, NO_TOKEN, 0)
 
 
 def neutral_options(num_seqs: int) -> Options:

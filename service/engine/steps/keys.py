@@ -10,9 +10,13 @@ whole-…                         a decode step as one program, where the device
 prompt-logprobs                 the log-probabilities of a prompt, a few positions at a time
 set-options                     for the sequences whose prompts end in a step
 count-tokens                    for sequences with penalties
+encode-…                        an encoder: before its layers, the layers of a group, after them
+remember-…                      its output to keys and values; one for each kind of layer group
+attend-…                        layers in a step that also returns what heads attend to; one for each kind of group
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, override
 
@@ -27,6 +31,8 @@ class SingleProgram(StrEnum):
     SET_OPTIONS = "set-options"
     COUNT_TOKENS = "count-tokens"
     PROMPT_LOGPROBS = "prompt-logprobs"
+    ENCODE_BEGIN = "encode-begin"
+    ENCODE_END = "encode-end"
 
 
 class Sampler(StrEnum):
@@ -70,6 +76,39 @@ class Sample(NamedTuple):
         return f"sample-{self.sampler}-seqs{self.num_seqs}"
 
 
+@dataclass(frozen=True, slots=True)  # not equal to another kind of key of the same group
+class Encode:
+    """The program that runs the layers of a group of an encoder."""
+
+    group: str  # the kind of layer group
+
+    @override
+    def __str__(self) -> str:
+        return f"encode-{self.group}"
+
+
+@dataclass(frozen=True, slots=True)  # not equal to another kind of key of the same group
+class Attend:
+    """The program that runs the layers of a group in the widest step, and returns what heads attend to."""
+
+    group: str  # the kind of layer group
+
+    @override
+    def __str__(self) -> str:
+        return f"attend-{self.group}"
+
+
+@dataclass(frozen=True, slots=True)  # not equal to another kind of key of the same group
+class Remember:
+    """The program that writes an encoder's output into the cache of a layer group."""
+
+    group: str  # the kind of layer group
+
+    @override
+    def __str__(self) -> str:
+        return f"remember-{self.group}"
+
+
 class Whole(NamedTuple):
     """The program that is all of a decode step."""
 
@@ -81,7 +120,7 @@ class Whole(NamedTuple):
         return f"whole-{self.sampler}-{self.bucket.name}"
 
 
-type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole
+type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | Encode | Remember | Attend
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -107,6 +146,23 @@ def step_keys(bucket: Bucket, groups: Sequence[LayerGroup], shapes: EngineShapes
         *([SingleProgram.SET_OPTIONS] if bucket.num_rows else []),
         Sample(usual_sampler(shapes), bucket.num_seqs),
     ]
+
+
+def encoder_keys(encoder_groups: Sequence[LayerGroup], groups: Sequence[LayerGroup]) -> list[ProgramKey]:
+    """Return the programs that make a memory; none of a model without an encoder."""
+    if not encoder_groups:
+        return []
+    return [
+        SingleProgram.ENCODE_BEGIN,
+        *(Encode(group.kind) for group in distinct(encoder_groups)),
+        SingleProgram.ENCODE_END,
+        *(Remember(group.kind) for group in distinct(groups)),
+    ]
+
+
+def attention_keys(encoder_groups: Sequence[LayerGroup], groups: Sequence[LayerGroup]) -> list[ProgramKey]:
+    """Return the programs that tell what heads attend to; none of a model without an encoder."""
+    return [Attend(group.kind) for group in distinct(groups)] if encoder_groups else []
 
 
 def whole_keys(shapes: EngineShapes) -> list[Whole]:

@@ -9,7 +9,17 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from service.compile.program import Program
+from service.engine.limits import MAX_ATTENTION_HEADS
 from service.engine.shapes import Bucket, EngineShapes
+from service.engine.steps.encode import (
+    AttendInputs,
+    RememberInputs,
+    attend_layer_group,
+    encode_begin,
+    encode_end,
+    encode_layers,
+    remember,
+)
 from service.engine.steps.inputs import (
     PromptInputs,
     SampleInputs,
@@ -19,9 +29,12 @@ from service.engine.steps.inputs import (
     unrestricted_mask,
 )
 from service.engine.steps.keys import (
+    Attend,
     Embed,
+    Encode,
     Layers,
     ProgramKey,
+    Remember,
     Sample,
     Sampler,
     SingleProgram,
@@ -50,7 +63,7 @@ from service.engine.steps.step import (
     set_options,
 )
 from service.engine.steps.whole import WholeInputs, WholeState, WholeSteps
-from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder
+from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, RemembersMedia
 
 type SampleFunction = Callable[[Float[Array, "slot vocab"], SamplingState, Any], Sampled]
 
@@ -60,7 +73,8 @@ def engine_programs(
 ) -> list[Program]:
     """Return all programs that a runner of these shapes needs."""
     programs = _EnginePrograms(model, shapes, weight_shapes)
-    return [programs.initial(), *programs.embeds(), *programs.sampling(), *programs.layer_groups(), *programs.whole()]
+    steps = [*programs.embeds(), *programs.sampling(), *programs.layer_groups(), *programs.whole()]
+    return [programs.initial(), *steps, *programs.encoding(), *programs.attending()]
 
 
 class _EnginePrograms:
@@ -136,12 +150,65 @@ class _EnginePrograms:
             programs.append(self._program(key, run, arguments))
         return programs
 
+    def encoding(self) -> list[Program]:
+        """Return the programs that make a memory; none of a model without an encoder."""
+        model = self._model
+        if not isinstance(model, RemembersMedia) or (encoder := model.encoder) is None:
+            return []
+        features = jax.ShapeDtypeStruct(encoder.features_shape, np.float32)
+        hidden = jax.eval_shape(encoder.begin, self._weights, features)
+        written = RememberInputs(hidden, _int32(self._shapes.memory_pages))
+        return [
+            self._program(
+                SingleProgram.ENCODE_BEGIN, functools.partial(encode_begin, encoder), (self._weights, (), features)
+            ),
+            *(
+                self._program(
+                    Encode(group.kind), functools.partial(encode_layers, encoder, group), (self._of(group), (), hidden)
+                )
+                for group in distinct(encoder.layer_groups)
+            ),
+            self._program(
+                SingleProgram.ENCODE_END, functools.partial(encode_end, encoder), (self._weights, (), hidden)
+            ),
+            *(
+                self._program(
+                    Remember(group.kind),
+                    functools.partial(remember, model, group),
+                    (self._of(group), placed(self._cache_shapes(group), self._place.cache), written),
+                )
+                for group in distinct(model.layer_groups)
+            ),
+        ]
+
+    def attending(self) -> list[Program]:
+        """Return the programs that tell what heads attend to; none of a model without an encoder."""
+        model = self._model
+        if not isinstance(model, RemembersMedia) or model.encoder is None:
+            return []
+        step = self._group_inputs(max(self._shapes.prompt_buckets))
+        return [
+            self._program(
+                Attend(group.kind),
+                functools.partial(attend_layer_group, model, group),
+                (
+                    self._of(group),
+                    placed(self._cache_shapes(group), self._place.cache),
+                    AttendInputs(step, _int32(len(group.layers), MAX_ATTENTION_HEADS)),
+                ),
+            )
+            for group in distinct(model.layer_groups)
+        ]
+
+    def _of(self, group: LayerGroup) -> list[jax.ShapeDtypeStruct]:
+        return [self._weights[name] for name in group.weights]
+
     def layer_groups(self) -> list[Program]:
         """Return the programs that run layers."""
         return [program for group in distinct(self._model.layer_groups) for program in self._of_group(group)]
 
     def _of_group(self, group: LayerGroup) -> list[Program]:
-        weights = [self._weights[name] for name in group.weights]
+        weights = self._of(group)
         cache = placed(self._cache_shapes(group), self._place.cache)
         return [
             self._program(
@@ -164,7 +231,8 @@ class _EnginePrograms:
         hidden, rotation = self._embedded(self._shapes.padding(bucket))
         no_tables = step.page_table[:, :0]
         layers = LayerGroupInputs(hidden, rotation, step._replace(page_table=no_tables).regions)
-        return GroupInputs(layers, step.page_table, step.places if bucket.num_rows else None)
+        places = step.places if bucket.num_rows else None
+        return GroupInputs(layers, step.page_table, places, step.memory_table)
 
     def _embed_shapes(self, num_tokens: int) -> tuple[Any, Any]:
         tokens = _int32(num_tokens)

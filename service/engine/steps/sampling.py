@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32, UInt
 
 from service.engine.steps.categorical import Limits, argmax, sample_categorical
 from service.engine.steps.inputs import FloatOption, IntegerOption, Options
-from service.engine.steps.logprobs import PACKED_LOGPROBS, pack_logprobs
+from service.engine.steps.logprobs import PACKED_LOGPROBS, pack_logprobs, pack_scores
 from service.engine.token_mask import ALL_ALLOWED, WORD_BITS
 
 BROKEN = -1  # in place of a token id: the sequence's logits are NaN or infinite
@@ -57,13 +57,17 @@ def sample_by_branches(
         jnp.any(is_sampled & is_adjusted), lambda: adjust_logits(logits, state, token_mask), lambda: logits
     )
     token_ids = choose_tokens(adjusted, state)
-    has_logprobs = is_sampled & (options.integer_option(IntegerOption.LOGPROBS) >= 0)
-    logprobs = jax.lax.cond(
-        jnp.any(has_logprobs),
-        lambda: pack_logprobs(logits, jnp.maximum(token_ids, 0)),
+    has_scores = options.integer_option(IntegerOption.SCORES) > 0
+    has_logprobs = is_sampled & ~has_scores & (options.integer_option(IntegerOption.LOGPROBS) >= 0)
+    scores = jax.lax.cond(
+        jnp.any(is_sampled & has_scores),
+        lambda: pack_scores(adjusted, jnp.maximum(token_ids, 0)),
         lambda: jnp.zeros((len(logits), PACKED_LOGPROBS), jnp.int32),
     )
-    return Sampled(token_ids, logprobs)
+    logprobs = jax.lax.cond(
+        jnp.any(has_logprobs), lambda: pack_logprobs(logits, jnp.maximum(token_ids, 0)), lambda: scores
+    )
+    return Sampled(token_ids, jnp.where(has_scores[:, None], scores, logprobs))
 
 
 def sample_with_everything(
@@ -72,7 +76,8 @@ def sample_with_everything(
     """Sample in the same way without a branch: with every option, whether a sequence has it or not."""
     adjusted = adjust_logits(logits, state, token_mask, can_branch=False)
     token_ids = choose_randomly(adjusted, state, has_limits=True)
-    return Sampled(token_ids, pack_logprobs(logits, jnp.maximum(token_ids, 0)))
+    scored = jnp.where((state.options.integer_option(IntegerOption.SCORES) > 0)[:, None], adjusted, logits)
+    return Sampled(token_ids, pack_logprobs(scored, jnp.maximum(token_ids, 0)))
 
 
 def adjust_logits(

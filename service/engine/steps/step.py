@@ -49,6 +49,7 @@ class GroupInputs(NamedTuple):
     layers: LayerGroupInputs  # but for its page tables
     page_table: Int[Any, "slot_and_row page"]
     places: Int[Any, " slot"] | None  # of the tokens before those to be sampled; None if they are all of the step's
+    memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model with an encoder
 
 
 class GroupOutputs(NamedTuple):
@@ -84,10 +85,17 @@ def run_layer_group(
     model: PagedDecoder, group: LayerGroup, weights: list[jax.Array], cache: Cache, inputs: GroupInputs
 ) -> tuple[Cache, GroupOutputs]:
     """Run some layers over the tokens of a step."""
-    layers, page_table, places = jax.tree.map(jnp.asarray, inputs)
-    layers = layers._replace(regions=layers.regions.with_page_table(page_table))
+    layers, places = layer_inputs(inputs, model.memory_len)
     hidden, cache = model.run_layer_group(group, weights, cache, layers)
     return cache, GroupOutputs(hidden, None if places is None else hidden[places])
+
+
+def layer_inputs(inputs: GroupInputs, memory_len: int) -> tuple[LayerGroupInputs, Int[Array, " slot"] | None]:
+    """Return what the model takes for a layer group, with its page tables, and the places of the last tokens."""
+    layers, page_table, places, memory_table = jax.tree.map(jnp.asarray, inputs)
+    if memory_table is not None:
+        layers = layers._replace(memory=layers.regions.with_page_table(memory_table).of_length(memory_len))
+    return layers._replace(regions=layers.regions.with_page_table(page_table)), places
 
 
 def set_options(_: Weights, slots: SlotState, inputs: OptionInputs) -> tuple[SlotState, None]:

@@ -16,19 +16,28 @@ from service.compile.program import Executable, Program
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
 from service.device.native.library import native_code
-from service.engine.shapes import EngineShapes
+from service.engine.shapes import EngineShapes, MemoryShapes
 from service.engine.sizing import ModelSize, engine_bytes, fit_engine
-from service.engine.steps.keys import compile_order, first_keys, program_keys, sufficient_keys
+from service.engine.steps.keys import (
+    ProgramKey,
+    attention_keys,
+    compile_order,
+    encoder_keys,
+    first_keys,
+    program_keys,
+    sufficient_keys,
+)
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.limits import skips_padding, vector_bytes
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.description import DecoderConfig
+from service.models.description import ENCODER_PREFIX, DecoderConfig
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import layer_groups
 from service.models.quantization import MAX_INT8_ROW, Quantization, layers_quantization
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
+from service.models.weight_spec import WeightSpec
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.dtype import NumberFormats, choose_formats
@@ -58,6 +67,11 @@ class EngineSpec(ModelSpec):
         """The layers in order, divided into groups that are compiled separately."""
         return layer_groups(self.config.layers, self.specs)
 
+    @cached_property
+    def encoder_groups(self) -> tuple[LayerGroup, ...]:
+        """The same of the model's encoder, if it has one."""
+        return encoder_groups(self.config, self.specs)
+
     @property
     def number_formats(self) -> Mapping[str, str]:
         """The dtypes of activations, the cache and, if different, weights; and the storage of the layers' weights."""
@@ -74,11 +88,17 @@ class EngineSpec(ModelSpec):
     @override
     def names(self) -> ProgramNames:
         shapes, groups = self.shapes, self.layer_groups
+        encoding = encoder_keys(self.encoder_groups, groups)
+        attention = attention_keys(self.encoder_groups, groups)
+
+        def names(keys: Sequence[ProgramKey]) -> list[str]:
+            return list(dict.fromkeys(map(str, [*encoding, *keys])))
+
         return ProgramNames(
-            list(map(str, program_keys(shapes, groups))),
-            list(map(str, first_keys(shapes, groups))),
-            list(map(str, compile_order(shapes, groups))),
-            list(map(str, sufficient_keys(shapes, groups))),
+            names([*program_keys(shapes, groups), *attention]),
+            names(first_keys(shapes, groups)),
+            names([*compile_order(shapes, groups), *attention]),
+            names(sufficient_keys(shapes, groups)),
         )
 
     @property
@@ -145,17 +165,21 @@ class EngineSpec(ModelSpec):
         from service.engine.runner import Runner
         from service.start.kinds.running_engine import RunningEngine
 
-        runner = Runner(self.shapes, self.layer_groups, weights, executables, state)
+        runner = Runner(self.shapes, self.layer_groups, weights, executables, state, encoder_groups=self.encoder_groups)
         # On a CPU the operating system shares the cores between the steps of both engines: 0.79 of the speed of a
         # single engine with as many sequences, compared to 0.68 with turns.
         turns = None if self.mesh.is_host else context.common.turns
+        if self.config.speech_encoder is not None:
+            from service.start.kinds.running_listener import RunningListener
+
+            return RunningListener(context, runner, self.config, self.number_formats, turns)
         return RunningEngine(context, runner, self.config.vocab_size, self.number_formats, turns)
 
     @override
     def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
         from service.engine.runner import Runner
 
-        Runner(self.shapes, self.layer_groups, weights, executables).warm()
+        Runner(self.shapes, self.layer_groups, weights, executables, encoder_groups=self.encoder_groups).warm()
 
 
 def choose_engine_spec(
@@ -195,6 +219,13 @@ def choose_engine_spec(
     return EngineSpec(
         dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, total_bytes
     )
+
+
+def encoder_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
+    """Return the layers of a model's encoder in order, divided into groups; empty if it has none."""
+    if config.speech_encoder is None:
+        return ()
+    return layer_groups(config.speech_encoder.layers, specs, prefix=ENCODER_PREFIX)
 
 
 def choose_shapes(
@@ -237,10 +268,11 @@ def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
 def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> ModelSize:
     dtype, quantization, kv_dtype, weight_dtype = formats
     kernel = choose_kernel(mesh.devices[0], _head_shape(config, formats, mesh))
+    specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
-        weights_bytes=weights_bytes(decoder_weight_specs(config, dtype, quantization, weight_dtype), mesh),
+        weights_bytes=weights_bytes(specs, mesh),
         kv_bytes_per_token=config.kv_bytes_per_token(
             vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
         ),
@@ -249,7 +281,16 @@ def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
         has_whole_steps=mesh.prefers_whole_steps,
         max_table_bytes=kernel.max_table_bytes,
         page_sizes=kernel.page_sizes,
+        memory=_memory_shapes(config, specs),
     )
+
+
+def _memory_shapes(config: DecoderConfig, specs: Sequence[WeightSpec]) -> MemoryShapes | None:
+    encoder = config.speech_encoder
+    if encoder is None:
+        return None
+    num_parts = len(encoder_groups(config, specs))
+    return MemoryShapes(encoder.num_positions, num_parts, (encoder.num_frames, encoder.num_mels))
 
 
 def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> KernelChoice:

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Text:
-    """Tokenizer and chat template."""
+    """What the host needs of a checkpoint for texts."""
 
     tokenizer: "Tokenizer"
     chat_template: "ChatTemplate | None"
+    generation: Mapping[str, Any]  # what generation_config.json says; empty without one
 
 
 class ProgramNames(NamedTuple):

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, override
 
-from service.api.served import ServedModel
+from service.api.served import Served, ServedModel
 from service.device.read_speed import ReadSpeed, measure_read_speed
 from service.engine.engine import Engine
 from service.engine.request import MAX_SEQUENCES, Request, Sampling
@@ -71,7 +71,7 @@ class RunningEngine(Running):
         }
 
     @override
-    def served(self, text: Text, **facts: Any) -> ServedModel:
+    def served(self, text: Text, **facts: Any) -> Served:
         return ServedModel(
             **facts,
             engine=self._engine,
@@ -85,9 +85,11 @@ class RunningEngine(Running):
             number_formats=self._formats,
         )
 
+    def _probe_request(self) -> Request:
+        return Request("warm", (0,), 1, Sampling(temperature=0.0))
+
     async def _generate_token(self) -> None:
-        request = Request(id="warm", prompt_ids=(0,), max_tokens=1, sampling=Sampling(temperature=0.0))
         # A full engine is about to generate tokens for clients, and a drain needs none.
         with contextlib.suppress(Overloaded, Draining):
-            async for _ in self._engine.submit(request):
+            async for _ in self._engine.submit(self._probe_request()):
                 pass

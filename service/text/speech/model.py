@@ -17,6 +17,7 @@ class SpeechModel:
     context_len: int  # tokens of a decoder: half of them for what comes before a window, half for its transcript
     window_frames: int  # of features, 100 a second; two of them are one position of the encoder's output
     num_mels: int
+    heads: tuple[tuple[int, int], ...] = ()  # layer and head of those that follow the sound; empty if none are known
 
     @property
     def max_prompt_tokens(self) -> int:

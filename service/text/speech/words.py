@@ -25,7 +25,7 @@ APPENDED = "\"'.。,，!！?？:：”)]}、"
 # Their words have no spaces between them.
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
-type Scores = Float[np.ndarray, "head token position"]
+type Scores = Float[np.ndarray, "head prompt_token position"]
 type Matrix = Float[np.ndarray, "token position"]
 
 
@@ -33,7 +33,6 @@ class Alignment(NamedTuple):
     """What a model attends to while it is told a transcript without timestamps: beginning, text and end."""
 
     scores: Scores  # of the heads that follow the sound, before their softmax
-    text_probs: Sequence[float]  # of each token of the text, among those of texts
 
 
 class Word(NamedTuple):
@@ -42,7 +41,6 @@ class Word(NamedTuple):
     text: str  # with the space before it
     start: float  # seconds
     end: float
-    probability: float
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,6 @@ class AlignedWord:
     num_tokens: int
     start: float
     end: float
-    probability: float
 
 
 def align_words(
@@ -95,9 +92,7 @@ def align_words(
     is_first = np.diff(token_path, prepend=-1).astype(bool)
     times = position_path[is_first] / POSITIONS_PER_S
     return [
-        AlignedWord(
-            text, len(ids), float(times[begin]), float(times[end]), float(np.mean(alignment.text_probs[begin:end]))
-        )
+        AlignedWord(text, len(ids), float(times[begin]), float(times[end]))
         for (text, ids), begin, end in zip(words[:-1], begins, ends, strict=True)
     ]
 
@@ -124,7 +119,7 @@ def with_words(
     remaining = iter(timings)
     for segment in segments:
         words = [
-            Word(timing.text, round(begin_s + timing.start, 2), round(begin_s + timing.end, 2), timing.probability)
+            Word(timing.text, round(begin_s + timing.start, 2), round(begin_s + timing.end, 2))
             for timing in _taken(remaining, segment.num_tokens)
             if timing.text
         ]

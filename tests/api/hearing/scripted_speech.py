@@ -70,13 +70,13 @@ class ScriptedWindows:
 
     async def align(self, window, start_ids, text_ids):
         num_tokens = len(start_ids) + 1 + len(text_ids) + 1
-        return Alignment(attention_scores(len(self.calls), num_tokens), [0.5] * len(text_ids))
+        return Alignment(attention_scores(len(self.calls), num_tokens))
 
 
 class SpeechService(Service):
     """The app with one model, which hears."""
 
-    def __init__(self, *script, is_english=False, strict_fields=False, **settings):
+    def __init__(self, *script, is_english=False, has_word_times=True, strict_fields=False, **settings):
         self.speech = speech_model(is_english=is_english)
         self.windows = ScriptedWindows(self.speech, script or (HELLO,))
         self.readiness = ScriptedReadiness(
@@ -89,6 +89,7 @@ class SpeechService(Service):
                 system_fingerprint="fp_1",
                 speech=self.speech,
                 listen=self.windows.listen,
+                has_word_times=has_word_times,
             )
         )
         self.metrics = Metrics()

@@ -227,6 +227,12 @@ async def test_a_model_of_english_alone_takes_no_other_language_and_translates_n
     assert await error_of(await service.hear(TRANSLATIONS)) == ("invalid_value", "model")
 
 
+async def test_times_of_words_are_refused_where_there_are_none():
+    fields = {"response_format": "verbose_json", "timestamp_granularities": "word"}
+    answer = await SpeechService(has_word_times=False).hear(**fields)
+    assert await error_of(answer) == ("unsupported_parameter", "timestamp_granularities")
+
+
 @pytest.mark.parametrize(
     ("content", "code"),
     [

@@ -1,0 +1,87 @@
+"""The memories of sequences: an encoder's outputs as keys and values, in pages that are found by what was encoded.
+
+A memory is encoded in parts, one between two steps, and one memory after the other. Sequences that begin meanwhile with
+the same medium share it; once nobody holds it, its pages stay findable until they are needed.
+"""
+
+from service.engine.request import Medium
+from service.engine.schedule.memory import EncoderPart, Memory
+from service.engine.schedule.pages import PagePool, page_key
+
+
+class Memories:
+    """The memories that sequences hold."""
+
+    def __init__(self, pool: PagePool, *, num_pages: int, num_parts: int) -> None:
+        """Connect them with the pool.
+
+        Args:
+            pool: whose pages they take.
+            num_pages: of each memory.
+            num_parts: of each encoding.
+        """
+        self._pool, self._num_pages, self._num_parts = pool, num_pages, num_parts
+        self._held: dict[bytes, Memory] = {}
+        self._encoding: Memory | None = None
+        self.num_found = 0  # that were encoded before, or were being encoded
+
+    @property
+    def held(self) -> list[list[int]]:
+        """The pages of every memory that is held."""
+        return [memory.pages for memory in self._held.values()]
+
+    def num_missing(self, root: bytes) -> int:
+        """Return how many pages would have to be allocated, or shared that nobody holds, to hold a memory."""
+        return 0 if root in self._held else self._num_pages
+
+    def hold(self, medium: Medium, root: bytes) -> Memory:
+        """Hold the memory of a medium, whose pages are available; `root` precedes the keys of its pages."""
+        memory = self._held.get(root)
+        if memory is not None:
+            memory.num_holders += 1
+            self.num_found += 1
+            return memory
+        found = self._pool.find(self._keys(root))
+        is_whole = len(found) == self._num_pages
+        if is_whole:
+            self._pool.share(found)
+            self.num_found += 1
+        pages = found if is_whole else self._pool.allocate(self._num_pages)
+        memory = self._held[root] = Memory(medium, root, pages, self._num_parts if is_whole else 0)
+        return memory
+
+    def release(self, memory: Memory, *, is_broken: bool = False) -> None:
+        """Give up one hold of a memory; one that is broken is not found again."""
+        memory.num_holders -= 1
+        if is_broken:
+            self._pool.unregister(memory.pages)
+        if memory.num_holders == 0:
+            del self._held[memory.root]
+            self._pool.release(memory.pages)
+            if self._encoding is memory:
+                self._encoding = None
+
+    def is_encoded(self, memory: Memory) -> bool:
+        """Return whether every part of its encoding was planned, so that steps planned later find it whole."""
+        return memory.num_parts == self._num_parts
+
+    @property
+    def has_part(self) -> bool:
+        """Whether some memory is not encoded."""
+        return any(not self.is_encoded(memory) for memory in self._held.values())
+
+    def next_part(self) -> EncoderPart:
+        """Plan the next part of the memory that is being encoded, or of the one that was held first."""
+        if self._encoding is None:
+            self._encoding = next(memory for memory in self._held.values() if not self.is_encoded(memory))
+        memory = self._encoding
+        part = EncoderPart(memory, memory.num_parts, is_last=memory.num_parts == self._num_parts - 1)
+        memory.num_parts += 1
+        if part.is_last:
+            self._encoding = None
+            for page, key in zip(memory.pages, self._keys(memory.root), strict=True):
+                self._pool.register(page, key)
+        return part
+
+    def _keys(self, root: bytes) -> list[bytes]:
+        return [page_key(root, number.to_bytes(4, "big")) for number in range(self._num_pages)]
