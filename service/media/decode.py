@@ -146,7 +146,7 @@ def _frames(container: "InputContainer", stream: "av.AudioStream") -> "Iterator[
             yield from packet.decode()
         except (StopIteration, av_errors.EOFError):
             return
-        except av_errors.FFmpegError as error:
+        except (av_errors.FFmpegError, ValueError) as error:  # PyAV's own, for a codec that it does not know
             num_unreadable += 1
             if num_unreadable > MAX_UNREADABLE_PACKETS:
                 raise UnreadableAudio("is damaged") from error

@@ -27,7 +27,7 @@ from tests.tolerances import SAME_QUANTIZED_MODEL_ATOL
 NUM_TOKENS = 12
 
 
-def in_float32(x, weight: QuantizedWeight, products: Products, *, num_in_axes: int = 1, dtype=None, fp8=None):
+def in_float32(x, weight: QuantizedWeight, products: Products, *, num_in_axes: int = 1, **_):
     """Return a product of int8 numbers in float32, which holds sums of so few of them exactly."""
     axes = tuple(range(-num_in_axes, 0))
     largest = jnp.abs(x).max(axes, keepdims=True)

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from service.api.schema import chat, response_input, response_tools, responses, structured, tools
+from service.api.schema import audio, chat, response_input, response_tools, responses, structured, tools
 from tests.api.schema.values import (
     FLAG,
     NAME,
@@ -14,8 +14,10 @@ from tests.api.schema.values import (
     Values,
     choice,
     field,
+    integer,
     list_of,
     nested,
+    number,
     text,
 )
 
@@ -204,6 +206,15 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
             "description": field(None, text()),
             "schema": field(None, OBJECT),
             "strict": field(False, FLAG),
+        },
+    ),
+    audio.ServerVad: (
+        {"type": "server_vad"},
+        {
+            "type": field(REQUIRED, choice("server_vad")),
+            "threshold": field(0.5, number(0.01, 0.99)),
+            "prefix_padding_ms": field(300, integer(0, 10_000)),
+            "silence_duration_ms": field(200, integer(0, 60_000)),
         },
     ),
     responses.ReasoningConfig: ({}, {"effort": field(None, text())}),
