@@ -1,4 +1,4 @@
-"""How fast a machine reads its memory: a decode step reads all weights, so it cannot be faster than that.
+"""Measure the speed at which all cores read memory, which bounds decode steps: each reads all weights.
 
 Source: McCalpin 1995, "Memory Bandwidth and Machine Balance in Current High Performance Computers" (STREAM)
 """
@@ -14,7 +14,7 @@ import jax
 from service.device.native.library import memory_reader
 
 ROUNDS = 3  # of which the fastest counts
-MOST_BYTES = 1 << 30  # that a round reads
+MOST_BYTES = 1 << 28  # that a round reads: running streams wait meanwhile
 PART_BYTES = 1 << 20  # that a thread reads at a time
 
 
@@ -42,8 +42,8 @@ def measure_read_speed(arrays: Sequence[jax.Array]) -> ReadSpeed | None:
     parts, num_bytes = [], 0
     for array in arrays:
         address = array.addressable_shards[0].data.unsafe_buffer_pointer()
-        for first in range(0, array.nbytes if num_bytes < MOST_BYTES else 0, PART_BYTES):
-            parts.append((address + first, min(PART_BYTES, array.nbytes - first)))
+        end = min(array.nbytes, MOST_BYTES - num_bytes)
+        parts += [(address + first, min(PART_BYTES, end - first)) for first in range(0, end, PART_BYTES)]
         num_bytes += array.nbytes
     read_bytes = sum(size for _, size in parts)
 

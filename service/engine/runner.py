@@ -29,12 +29,11 @@ from service.engine.steps.inputs import (
     unrestricted_mask,
 )
 from service.engine.steps.keys import (
-    Attend,
     Embed,
-    Encode,
     Layers,
+    MemoryPart,
+    OfMemory,
     ProgramKey,
-    Remember,
     Sample,
     Sampler,
     SingleProgram,
@@ -79,6 +78,10 @@ class DeviceState:
         return outputs
 
 
+# By the layers of each group: what their heads attend to.
+type LayerScores = tuple[tuple[range, Float[Array, "layer head prompt_token position"]], ...]
+
+
 class LayerGroupState(NamedTuple):
     """A layer group's arrays on the device, in the order in which its executables take them."""
 
@@ -94,6 +97,7 @@ class ModelOutputs(NamedTuple):
     hidden: Float[Array, "token hidden"]
     last: Float[Array, "slot hidden"]  # of the token before the one to be sampled
     sampled: Int[Array, " slot"]  # positions of the tokens to be sampled
+    scores: LayerScores = ()  # of the heads that are wanted
 
 
 class EncodedPart(NamedTuple):
@@ -117,9 +121,7 @@ class StepResult(NamedTuple):
     sampled: Sampled | None  # None if no sequence reaches its prompt's end
     hidden: Float[Array, "token hidden"] | None = None  # there if nothing is sampled
     prompt_logprobs: tuple[Int[Array, "position packed"], ...] = ()  # of the targets that `pack_prompts` lays out
-    scores: tuple[
-        tuple[range, Float[Array, "layer head prompt_token position"]], ...
-    ] = ()  # if wanted; of layers of groups
+    scores: LayerScores = ()  # of the heads that are wanted
     memory_len: int = 0
 
     def read(self) -> Int[np.ndarray, " seq"]:
@@ -230,9 +232,8 @@ class Runner:
             sampled = self.decode(step.bucket, step.inputs, step.sampler)
             _begin_copy(step, sampled)
             return StepResult(step, sampled)
-        scores: list[tuple[range, Float[Array, "layer head prompt_token position"]]] = []
         heads = functools.partial(pack_heads, step) if step.wants_attention else None
-        outputs = self.run_model(step.bucket, step.inputs, heads, scores)
+        outputs = self.run_model(step.bucket, step.inputs, heads)
         sampled = None
         if step.sampler is not None:
             if step.options is not None:
@@ -246,7 +247,7 @@ class Runner:
             _begin_copy(step, sampled)
         memory_len = 0 if self.shapes.memory is None else self.shapes.memory.length
         prompt_logprobs = self._prompt_logprobs(step, outputs.hidden)
-        return StepResult(step, sampled, outputs.hidden, prompt_logprobs, tuple(scores), memory_len)
+        return StepResult(step, sampled, outputs.hidden, prompt_logprobs, outputs.scores, memory_len)
 
     def encode(self, part: EncoderPart) -> "EncodedPart":
         """Start a part of an encoding: some layers of the encoder, after which the last part writes the pages."""
@@ -255,13 +256,15 @@ class Runner:
             features = np.asarray(part.memory.medium.features, np.float32)
             hidden = self._executables[SingleProgram.ENCODE_BEGIN](self._weights, [], features)
         group = self._encoder_groups[part.number]
-        self._encoded = hidden = self._executables[Encode(group.kind)](group.weights, [], hidden)
+        self._encoded = hidden = self._executables[OfMemory(MemoryPart.ENCODE, group.kind)](group.weights, [], hidden)
         if not part.is_last:
             return EncodedPart(hidden)
         self._encoded = None
         output = self._executables[SingleProgram.ENCODE_END](self._weights, [], hidden)
         inputs = RememberInputs(output, np.array(part.memory.pages, np.int32))
-        done = [self._executables[Remember(g.kind)](g.weights, g.cache, inputs) for g in self._groups]
+        done = [
+            self._executables[OfMemory(MemoryPart.REMEMBER, g.kind)](g.weights, g.cache, inputs) for g in self._groups
+        ]
         return EncodedPart(done[-1])
 
     def run_model(
@@ -269,7 +272,6 @@ class Runner:
         bucket: Bucket,
         inputs: StepInputs,
         heads: Callable[[range], Int[np.ndarray, "layer head"]] | None = None,
-        scores: list[tuple[range, Float[Array, "layer head prompt_token position"]]] | None = None,
     ) -> ModelOutputs:
         """Start the model's part of a step.
 
@@ -277,7 +279,6 @@ class Runner:
             bucket: the shape of the step.
             inputs: the host's part of it.
             heads: returns those of some layers whose scores are wanted; None if none are.
-            scores: filled with the scores of the layers of each group.
         """
         layers, places, sampled = self._run(Embed(bucket), inputs.packed)
         page_table = jax.device_put(inputs.page_table, self._state.replicated)
@@ -285,19 +286,20 @@ class Runner:
         if memory_table is not None:
             memory_table = jax.device_put(memory_table, self._state.replicated)
         hidden, last = layers.hidden, None
+        scores: list[tuple[range, Float[Array, "layer head prompt_token position"]]] = []
         for group in self._groups:
             of_group = GroupInputs(layers, page_table, places, memory_table)
-            if heads is None or scores is None:
+            if heads is None:
                 executable = self._executables[Layers(bucket, group.kind)]
                 hidden, last = executable(group.weights, group.cache, of_group)
             else:
-                attend = self._executables[Attend(group.kind)]
+                attend = self._executables[OfMemory(MemoryPart.ATTEND, group.kind)]
                 (hidden, last), of_heads = attend(
                     group.weights, group.cache, AttendInputs(of_group, heads(group.layers))
                 )
                 scores.append((group.layers, of_heads))
             layers = layers._replace(hidden=hidden)
-        return ModelOutputs(hidden, hidden if last is None else last, sampled)
+        return ModelOutputs(hidden, hidden if last is None else last, sampled, tuple(scores))
 
     def sample(self, outputs: ModelOutputs, sampler: Sampler, token_mask: HostOrDevice | None = None) -> Sampled:
         """Start the sampling of the tokens that follow a step.
@@ -389,7 +391,7 @@ class Runner:
         def no_heads(layers: range) -> Int[np.ndarray, "layer head"]:
             return np.zeros((len(layers), MAX_ATTENTION_HEADS), np.int32)
 
-        jax.block_until_ready(self.run_model(bucket, empty_step(bucket, self.shapes), no_heads, []).last)
+        jax.block_until_ready(self.run_model(bucket, empty_step(bucket, self.shapes), no_heads).last)
         assert self.shapes.memory is not None
         pages = [self.shapes.num_pages] * self.shapes.memory_pages
         memory = Memory(Medium(b"", np.zeros(self.shapes.memory.medium, np.float32)), b"", pages, 0)

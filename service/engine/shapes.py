@@ -147,7 +147,6 @@ class AvailableSteps(NamedTuple):
 
     buckets: tuple[Bucket, ...]
     num_rows: int  # the most rows of prompts
-    num_slots: int  # as many as the widest decode step serves
     is_complete: bool
 
 
@@ -157,14 +156,13 @@ def available_steps(shapes: EngineShapes, compiled: Set[Bucket]) -> AvailableSte
     return AvailableSteps(
         buckets,
         num_rows=max(bucket.num_rows for bucket in buckets),
-        num_slots=max(bucket.num_seqs for bucket in buckets if bucket.num_rows == 0),
         is_complete=compiled >= set(shapes.buckets),
     )
 
 
 def sufficient_buckets(shapes: EngineShapes) -> list[Bucket]:
-    """Return two steps that serve any request, one at a time: one for its prompt, row by row, one for its decoding."""
-    return [min(shapes.prompt_buckets), min(shapes.decode_buckets)]
+    """Return two steps that serve all slots: one computes prompts row by row. Both sample with one program."""
+    return [min(shapes.prompt_buckets), max(shapes.decode_buckets)]
 
 
 def geometric_sizes(smallest: int, largest: int, *, factor: int) -> tuple[int, ...]:

@@ -29,9 +29,11 @@ def serves_attention(native: NativeCode, cached_dtype: np.dtype, head_dim: int) 
     return native.has_products and cached_dtype.name in NATIVE_CACHED_DTYPES and head_dim <= NATIVE_LARGEST_HEAD_DIM
 
 
-def skips_padding(native: NativeCode) -> bool:
+def skips_padding(native: NativeCode, weight_dtype: str) -> bool:
     """Return whether products with spans are computed in C++ for any number of tokens, so that padding costs little."""
-    return native in (NativeCode.AVX512, NativeCode.AMX)
+    if weight_dtype == "int8":  # XLA's matrix units are faster for many tokens
+        return native is NativeCode.AVX512
+    return weight_dtype in ("float32", "bfloat16") and native in (NativeCode.AVX512, NativeCode.AMX)
 
 
 def vector_bytes(cached_head_dim: int, dtype: np.dtype) -> int:

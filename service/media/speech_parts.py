@@ -1,4 +1,4 @@
-"""What is taken of a recording in which somebody speaks: its parts joined, or its parts one by one."""
+"""Cut a recording by its spans of speech: join them, or group them into parts that are decoded apart."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

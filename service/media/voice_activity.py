@@ -1,4 +1,4 @@
-"""Where somebody speaks, by Silero's network; it runs in the worker process that has decoded the file.
+"""Voice activity detection with Silero's network, in the worker process that has decoded the file.
 
 The weights in `silero_vad.npz` are those that silero-vad 6.2.3 uses for 16,000 samples a second (MIT,
 `silero_vad.LICENSE.txt`); `scripts/convert_silero_vad.py` has made the file.

@@ -1,4 +1,4 @@
-"""What happens to the results of attention before the output projection."""
+"""Snowball's changes to the results of attention, before the output projection: exclusive attention, gates of heads."""
 
 import jax
 import jax.numpy as jnp

@@ -213,8 +213,8 @@ class Decoder:
         """Return float32 logits of hidden states after the last layer group.
 
         Args:
-            weights: of the model.
-            hidden: the states.
+            weights: the model's weights by name.
+            hidden: hidden states after the last layer.
             num_used: how many of them are used; the logits of the others may be zero. None for all.
         """
         config, named = self.config, self._named(weights, self.weight_specs())

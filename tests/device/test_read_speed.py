@@ -19,3 +19,12 @@ def test_all_bytes_count_and_passes_follow_from_them():
 
 def test_without_arrays_there_is_no_speed():
     assert measure_read_speed([]) is None
+
+
+def test_of_many_bytes_only_some_are_read(monkeypatch):
+    monkeypatch.setattr("service.device.read_speed.MOST_BYTES", 1000)
+    read = []
+    monkeypatch.setattr("service.device.read_speed.memory_reader", lambda: lambda _, size: read.append(size))
+    speed = measure_read_speed([jnp.ones(200, jnp.float32), jnp.ones(300, jnp.float32), jnp.ones(5, jnp.float32)])
+    assert speed.num_bytes == 2020
+    assert sum(read) == 3 * 1000

@@ -13,7 +13,7 @@ from service.compile.aot import compile_programs
 from service.compile.lazy import BuildPlan, LazyExecutables
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
-from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, available_steps, sufficient_buckets
+from service.engine.shapes import Bucket, EngineShapes, available_steps, sufficient_buckets
 from service.engine.steps.keys import (
     compile_order,
     program_keys,
@@ -21,7 +21,6 @@ from service.engine.steps.keys import (
     sufficient_keys,
 )
 from service.engine.steps.programs import engine_programs
-from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 
 SIZES = st.integers(1, 6).map(lambda power: 2**power)
 
@@ -46,7 +45,7 @@ def test_whatever_is_compiled_there_is_a_step_for_every_chunk_that_is_cut_and_fo
     also = data.draw(st.sets(st.sampled_from(shapes.buckets)))
     compiled = also | set(sufficient_buckets(shapes))
     steps = available_steps(shapes, compiled)
-    needed = Bucket(data.draw(st.integers(0, steps.num_slots)), data.draw(st.integers(0, steps.num_rows)))
+    needed = Bucket(data.draw(st.integers(0, shapes.num_slots)), data.draw(st.integers(0, steps.num_rows)))
     assert shapes.smallest(steps.buckets, needed) in compiled
 
 
@@ -55,34 +54,20 @@ def test_once_all_are_compiled_the_steps_are_those_of_the_shapes(shapes):
     steps = available_steps(shapes, set(shapes.buckets))
     assert steps.is_complete
     assert set(steps.buckets) == set(shapes.buckets)
-    assert (steps.num_rows, steps.num_slots) == (shapes.row_counts[-1], shapes.num_slots)
+    assert steps.num_rows == shapes.row_counts[-1]
 
 
 def test_steps_appear_as_they_are_compiled():
     shapes = EngineShapes(num_slots=4, num_pages=256, page_size=16, max_model_len=1024, max_prefill_tokens=128)
     compiled = set(sufficient_buckets(shapes))
     steps = available_steps(shapes, compiled)
-    assert (steps.num_slots, steps.num_rows) == (1, 1)
-    compiled.add(Bucket(4, 0))
+    assert (steps.num_rows, steps.is_complete) == (1, False)
+    assert shapes.smallest(steps.buckets, Bucket(1, 0)) == Bucket(4, 0)
+    compiled.add(Bucket(4, 2))
     steps = available_steps(shapes, compiled)
-    assert shapes.smallest(steps.buckets, Bucket(2, 0)) == Bucket(4, 0)
-    assert steps.num_slots == 4
-    assert not steps.is_complete
+    assert (steps.num_rows, steps.is_complete) == (2, False)
     compiled.update(shapes.buckets)
     assert available_steps(shapes, compiled).is_complete
-
-
-def test_sequences_wait_for_slots_that_no_step_serves_yet():
-    scheduler = make_scheduler(num_slots=3, max_tokens=8)
-    steps = AvailableSteps((), num_rows=2, num_slots=1, is_complete=False)
-    scheduler.adapt(steps)
-    for name in "abc":
-        scheduler.add(make_request(name, 4, max_tokens=20))
-    step(scheduler)
-    assert (scheduler.num_running, scheduler.num_waiting) == (1, 2)
-    scheduler.adapt(steps._replace(num_slots=3))
-    step(scheduler)
-    assert (scheduler.num_running, scheduler.num_waiting) == (3, 0)
 
 
 class GatedMaking:
@@ -162,7 +147,7 @@ def test_what_traffic_would_use_is_compiled_next(start_engine):
     with begun_start(gated, model, shapes) as (runner, lazy):
         lazy.build_rest()  # both threads wait at the gate, with what comes first
         engine = start_engine(runner, shapes=shapes)
-        engine.generate(requests([[*range(1, 14)]], 3))
+        engine.generate(requests([[*range(1, 14)]], 1))
         gated.gate.set()
         lazy.wait()
         engine.stop()
@@ -218,6 +203,6 @@ def test_the_order_of_compiling_has_every_program_once_and_what_suffices_first(m
     assert set(order) == set(program_keys(shapes, groups))
     first = sufficient_keys(shapes, groups)
     assert order[: len(first)] == first
-    all_slots = max(shapes.decode_buckets)
-    wide = [key for key in step_keys(all_slots, groups, shapes) if key not in first]
+    widest = max(shapes.prompt_buckets)
+    wide = [key for key in step_keys(widest, groups, shapes) if key not in first]
     assert order[len(first) : len(first) + len(wide)] == wide

@@ -13,6 +13,7 @@ from service.checkpoint.limits import LoadLimits
 from service.checkpoint.load import load_on_host
 from service.device.native.library import native_code
 from service.kernels.cache_layout import CacheLayout
+from service.kernels.limits import skips_padding
 from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from service.observability.progress import Progress
@@ -68,3 +69,12 @@ def test_the_logits_are_those_of_weights_in_float32(located: LocatedCheckpoint):
         logits, _ = step(arrays, step.empty_caches(layout), jnp.array([[3, 1, 4, 1, 5]]), paging)
         made.append(np.asarray(logits))
     np.testing.assert_array_equal(made[0], made[1])
+
+
+def test_where_products_compute_padding_too_there_are_more_sizes_of_steps(located: LocatedCheckpoint):
+    plain, int8, fp8 = plan(located), plan(located, quantization="int8"), plan(located, quantization="fp8")
+    assert (fp8.shapes.row_counts, fp8.shapes.slot_counts) == ((1, 4, 8), (1, 4, 8, 16))
+    for spec, dtype in ((plain, "bfloat16"), (int8, "int8")):
+        assert spec.shapes.skips_padding == skips_padding(native_code(), dtype)
+        if spec.shapes.skips_padding:
+            assert (spec.shapes.row_counts, spec.shapes.slot_counts) == ((1, 8), (1, 16))

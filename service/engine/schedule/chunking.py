@@ -49,9 +49,9 @@ class Chunking:
 
         Args:
             start: the first position that is not computed.
-            length: of the prompt.
-            num_tokens: that the step has left.
-            num_rows: that the step has left.
+            length: tokens of the prompt.
+            num_tokens: the most tokens that the step still takes.
+            num_rows: the most rows that the step still takes.
         """
         first_row = start // self.row_tokens
         end = min(length, start + num_tokens, (first_row + num_rows) * self.row_tokens)

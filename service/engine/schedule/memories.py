@@ -16,9 +16,9 @@ class Memories:
         """Connect them with the pool.
 
         Args:
-            pool: whose pages they take.
-            num_pages: of each memory.
-            num_parts: of each encoding.
+            pool: the pages of the engine, from which memories take theirs.
+            num_pages: how many pages a memory has.
+            num_parts: in how many parts a medium is encoded.
         """
         self._pool, self._num_pages, self._num_parts = pool, num_pages, num_parts
         self._held: dict[bytes, Memory] = {}

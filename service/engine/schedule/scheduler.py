@@ -47,7 +47,7 @@ class Scheduler:
         self._was_part = False  # whether the last plan was a part of an encoding
         self._chunking = chunking
         self._free_slots = list(range(num_slots))  # a heap
-        self._num_slots = num_slots  # those that the steps serve; see `adapt`
+        self._num_slots = num_slots
         self._waiting = Waiting()
         self._running: list[Sequence] = []  # in the order of admission
         self._num_arrived = self._num_chunks = 0
@@ -90,7 +90,6 @@ class Scheduler:
     def adapt(self, available: AvailableSteps) -> None:
         """Restrict plans to the steps that are compiled."""
         self._chunking.num_rows = available.num_rows
-        self._num_slots = available.num_slots
 
     def observe(self, plan: Plan, elapsed_s: float) -> None:
         """Take the time that a step took, from which follows how much of prompts a later one computes."""
@@ -162,7 +161,7 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting:
             sequence = self._waiting.first()
-            while not (self._free_slots and self._free_slots[0] < self._num_slots and self._fits(sequence)):
+            while not (self._free_slots and self._fits(sequence)):
                 victim = max(self._running, key=lambda s: s.rank, default=sequence)
                 if sequence.request.is_background or not victim.request.is_background:
                     return

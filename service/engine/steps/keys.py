@@ -16,7 +16,6 @@ attend-…                        layers in a step that also returns what heads 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, override
 
@@ -76,37 +75,23 @@ class Sample(NamedTuple):
         return f"sample-{self.sampler}-seqs{self.num_seqs}"
 
 
-@dataclass(frozen=True, slots=True)  # not equal to another kind of key of the same group
-class Encode:
-    """The program that runs the layers of a group of an encoder."""
+class MemoryPart(StrEnum):
+    """What a program of an encoder's or a decoder's layer group does for a memory."""
 
+    ENCODE = "encode"  # runs the layers of the encoder
+    REMEMBER = "remember"  # writes the encoder's output into the cache
+    ATTEND = "attend"  # runs the layers in the widest step, and returns what heads attend to
+
+
+class OfMemory(NamedTuple):
+    """A program that a model with an encoder has for each kind of layer group."""
+
+    part: MemoryPart
     group: str  # the kind of layer group
 
     @override
     def __str__(self) -> str:
-        return f"encode-{self.group}"
-
-
-@dataclass(frozen=True, slots=True)  # not equal to another kind of key of the same group
-class Attend:
-    """The program that runs the layers of a group in the widest step, and returns what heads attend to."""
-
-    group: str  # the kind of layer group
-
-    @override
-    def __str__(self) -> str:
-        return f"attend-{self.group}"
-
-
-@dataclass(frozen=True, slots=True)  # not equal to another kind of key of the same group
-class Remember:
-    """The program that writes an encoder's output into the cache of a layer group."""
-
-    group: str  # the kind of layer group
-
-    @override
-    def __str__(self) -> str:
-        return f"remember-{self.group}"
+        return f"{self.part}-{self.group}"
 
 
 class Whole(NamedTuple):
@@ -120,7 +105,7 @@ class Whole(NamedTuple):
         return f"whole-{self.sampler}-{self.bucket.name}"
 
 
-type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | Encode | Remember | Attend
+type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | OfMemory
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -154,15 +139,15 @@ def encoder_keys(encoder_groups: Sequence[LayerGroup], groups: Sequence[LayerGro
         return []
     return [
         SingleProgram.ENCODE_BEGIN,
-        *(Encode(group.kind) for group in distinct(encoder_groups)),
+        *(OfMemory(MemoryPart.ENCODE, group.kind) for group in distinct(encoder_groups)),
         SingleProgram.ENCODE_END,
-        *(Remember(group.kind) for group in distinct(groups)),
+        *(OfMemory(MemoryPart.REMEMBER, group.kind) for group in distinct(groups)),
     ]
 
 
 def attention_keys(encoder_groups: Sequence[LayerGroup], groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that tell what heads attend to; none of a model without an encoder."""
-    return [Attend(group.kind) for group in distinct(groups)] if encoder_groups else []
+    return [OfMemory(MemoryPart.ATTEND, group.kind) for group in distinct(groups)] if encoder_groups else []
 
 
 def whole_keys(shapes: EngineShapes) -> list[Whole]:
@@ -187,8 +172,11 @@ def sufficient_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[
 
 def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Order all programs by how much compiling each one next would speed up a live service."""
-    widest = [max(shapes.decode_buckets), max(shapes.prompt_buckets)]
-    soon = [key for bucket in widest for key in step_keys(bucket, groups, shapes)]
+    soon = [
+        key
+        for bucket in (max(shapes.prompt_buckets), min(shapes.decode_buckets))
+        for key in step_keys(bucket, groups, shapes)
+    ]
     return list(
         dict.fromkeys(
             [*sufficient_keys(shapes, groups), *soon, *occasional_keys(shapes), *program_keys(shapes, groups)]

@@ -29,12 +29,11 @@ from service.engine.steps.inputs import (
     unrestricted_mask,
 )
 from service.engine.steps.keys import (
-    Attend,
     Embed,
-    Encode,
     Layers,
+    MemoryPart,
+    OfMemory,
     ProgramKey,
-    Remember,
     Sample,
     Sampler,
     SingleProgram,
@@ -164,7 +163,9 @@ class _EnginePrograms:
             ),
             *(
                 self._program(
-                    Encode(group.kind), functools.partial(encode_layers, encoder, group), (self._of(group), (), hidden)
+                    OfMemory(MemoryPart.ENCODE, group.kind),
+                    functools.partial(encode_layers, encoder, group),
+                    (self._of(group), (), hidden),
                 )
                 for group in distinct(encoder.layer_groups)
             ),
@@ -173,7 +174,7 @@ class _EnginePrograms:
             ),
             *(
                 self._program(
-                    Remember(group.kind),
+                    OfMemory(MemoryPart.REMEMBER, group.kind),
                     functools.partial(remember, model, group),
                     (self._of(group), placed(self._cache_shapes(group), self._place.cache), written),
                 )
@@ -189,7 +190,7 @@ class _EnginePrograms:
         step = self._group_inputs(max(self._shapes.prompt_buckets))
         return [
             self._program(
-                Attend(group.kind),
+                OfMemory(MemoryPart.ATTEND, group.kind),
                 functools.partial(attend_layer_group, model, group),
                 (
                     self._of(group),

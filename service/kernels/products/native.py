@@ -75,14 +75,14 @@ def native_grouped_int8(
 
 def serves_float32(native: NativeCode, num_tokens: int, *, has_spans: bool = False) -> bool:
     """Return whether the C++ product is used for float32 instead of XLA."""
-    if has_spans and skips_padding(native):
+    if has_spans and skips_padding(native, "float32"):
         return True
     return native.has_products and num_tokens <= MAX_FLOAT32_TOKENS[native]
 
 
 def serves_int8(native: NativeCode, num_tokens: int, *, has_spans: bool = False) -> bool:
-    """Return whether the C++ product is used for int8 instead of XLA, whose matrix units are faster."""
-    if has_spans and native is NativeCode.AVX512:
+    """Return whether the C++ product is used for int8 instead of XLA."""
+    if has_spans and skips_padding(native, "int8"):
         return True
     return native.has_products and num_tokens <= MAX_INT8_TOKENS[native]
 

@@ -267,6 +267,8 @@ def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
 
 def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> ModelSize:
     dtype, quantization, kv_dtype, weight_dtype = formats
+    storage = layers_quantization(quantization, config.layer_storage)
+    products_dtype = weight_dtype.name if storage is Quantization.NONE else storage.value
     kernel = choose_kernel(mesh.devices[0], _head_shape(config, formats, mesh))
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
     return ModelSize(
@@ -277,7 +279,7 @@ def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
             vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
         ),
         is_host=mesh.is_host,
-        skips_padding=mesh.is_host and dtype == np.float32 and skips_padding(native_code()),
+        skips_padding=mesh.is_host and dtype == np.float32 and skips_padding(native_code(), products_dtype),
         has_whole_steps=mesh.prefers_whole_steps,
         max_table_bytes=kernel.max_table_bytes,
         page_sizes=kernel.page_sizes,

@@ -1,4 +1,4 @@
-"""What the host knows of one model that hears: its tokens, their texts, and its sizes."""
+"""A speech model as the host uses it: its tokenizer, special tokens and sizes, without weights."""
 
 import zlib
 from collections.abc import Sequence

@@ -75,7 +75,7 @@ def align_words(
     """Return the words of a text with their times in the window.
 
     Args:
-        alignment: of the transcript.
+        alignment: attention from the transcript's tokens to the positions of the window.
         model: whose tokens they are.
         text_ids: the text.
         num_start_ids: the tokens that begin the transcript, without the one for no timestamps.
@@ -105,7 +105,7 @@ def with_words(
     Args:
         segments: of one window.
         timings: the words of all segments, with times in the window.
-        begin_s: of the window.
+        begin_s: when the window begins in the recording.
         last_speech_s: when the last word before the window ended.
     """
     durations = np.array([timing.end - timing.start for timing in timings])
