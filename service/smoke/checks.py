@@ -111,8 +111,7 @@ def check_chat(session: Session) -> Finding:
 
 def check_stream(session: Session) -> Finding:
     """Check a stream: its end, finish reason and usage."""
-    path, body = (CHAT, _chat_body(session)) if session.takes_messages else (COMPLETIONS, _completion_body(session))
-    streamed = read_stream(session.client, path, body)
+    streamed = read_stream(session.client, *_example(session))
     facts = {"events": streamed.num_events, "completion_tokens": streamed.completion_tokens}
     detail = f"{_quoted(streamed.text)}, {streamed.completion_tokens} tokens in {streamed.num_events} events"
     return Finding(f"{detail}, usage, [DONE]", facts)
@@ -141,9 +140,9 @@ def check_completions(session: Session) -> Finding:
 ALL_CHECKS = (
     Check("ready", check_ready, frozenset()),
     Check("models", check_models),
-    Check("errors", check_errors),
     Check("auth", check_auth),
     Check("chat", check_chat, frozenset({"ready", "models"}), for_generation=True),
+    Check("errors", check_errors),
     Check("stream", check_stream, frozenset({"ready", "models"}), for_generation=True),
     Check("completions", check_completions, frozenset({"ready", "models"}), for_generation=True),
     Check("vectors", check_vectors, frozenset({"ready", "models"}), for_generation=False),
@@ -152,10 +151,10 @@ ALL_CHECKS = (
 
 
 def _example(session: Session) -> tuple[str, dict[str, Any]]:
-    """Return a route and a body that suit the model."""
-    if session.generates:
-        return CHAT, _chat_body(session)
-    return vectors_request(session)
+    """Return a route and a body that suit the model; one without a chat template takes no messages."""
+    if not session.generates:
+        return vectors_request(session)
+    return (CHAT, _chat_body(session)) if session.takes_messages else (COMPLETIONS, _completion_body(session))
 
 
 def _chat_body(session: Session) -> dict[str, Any]:
