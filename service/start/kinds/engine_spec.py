@@ -103,6 +103,11 @@ class EngineSpec(ModelSpec):
 
     @property
     @override
+    def hears(self) -> bool:
+        return self.config.speech_encoder is not None
+
+    @property
+    @override
     def log_fields(self) -> Mapping[str, Any]:
         config = self.config
         return {
