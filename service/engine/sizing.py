@@ -6,7 +6,7 @@ Plain numbers, so that a warm start needs no model and traces nothing.
 import math
 from dataclasses import dataclass
 
-from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes, MemoryShapes
+from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes, MemoryShapes, RowShapes
 from service.errors import DoesNotFit, SettingsError
 
 # A shorter context is useless; the start fails instead.
@@ -33,7 +33,9 @@ class ModelSize:
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
     page_sizes: tuple[int, ...] | None = None  # in token positions, that the kernel takes; None for any
-    memory: MemoryShapes | None = None  # of a model with an encoder
+    memory: MemoryShapes | None = None  # of a model that attends to an encoder
+    media: RowShapes | None = None  # of a model that takes an encoder's rows for tokens
+    media_bytes: int = 0  # of these rows
 
 
 def fit_engine(
@@ -94,7 +96,7 @@ def engine_bytes(model: ModelSize, shapes: EngineShapes) -> int:
     """Return what an engine of these sizes takes on each device: weights, pages and work space."""
     page_bytes = model.kv_bytes_per_token * shapes.page_size
     work_bytes = _work_bytes(model.vocab_size, shapes.num_slots, shapes.max_prefill_tokens)
-    return model.weights_bytes + shapes.num_pages * page_bytes + work_bytes
+    return model.weights_bytes + model.media_bytes + shapes.num_pages * page_bytes + work_bytes
 
 
 def _fit_pages(
@@ -109,7 +111,7 @@ def _fit_pages(
     context = max_model_len or model.context_len
     page_bytes = model.kv_bytes_per_token * page_size
     work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
-    free_bytes = memory_bytes - model.weights_bytes - work_bytes
+    free_bytes = memory_bytes - model.weights_bytes - model.media_bytes - work_bytes
     num_pages = max(free_bytes, 0) // page_bytes
     shortest = min(context if max_model_len else SMALLEST_CONTEXT, context)
     memory_pages = 0 if model.memory is None else math.ceil(model.memory.length / page_size)  # of a sequence
@@ -134,6 +136,7 @@ def _fit_pages(
         has_sampling_variants=not model.is_host,
         has_whole_steps=model.has_whole_steps and model.memory is None,
         memory=model.memory,
+        media=model.media,
         **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )
 
