@@ -17,7 +17,7 @@ def answer(client: OpenAI, *urls: str, **fields):
 
 
 def compiles(service):
-    return service.wait_for("ready")["compiles"]
+    return service.wait_for("ready", timeout_s=60)["compiles"]
 
 
 def test_images_are_seen_by_the_official_client_and_a_second_start_compiles_nothing(tmp_path):
