@@ -216,3 +216,40 @@ def test_models_say_that_they_see(service):
             return json.loads((await client.get("/v1/models")).text)["data"][0]
 
     assert asyncio.run(models())["modalities"] == {"input": ["text", "image"], "output": ["text"]}
+
+
+def test_responses_and_messages_show_what_a_chat_shows():
+    service = service_of()
+    content = image_file("PNG")
+    assert ask(service, shown(data_url(content), text="What?")).status_code == 200
+    encoded = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(content).decode()}
+    parts = [{"type": "input_image", "image_url": data_url(content)}, {"type": "input_text", "text": "What?"}]
+    blocks = [{"type": "image", "source": encoded}, {"type": "text", "text": "What?"}]
+    for path, body in (
+        ("/v1/responses", {"input": [{"role": "user", "content": parts}], "store": False}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": blocks}], "max_tokens": 9}),
+    ):
+        answer = asyncio.run(service.post(path, {"model": MODEL} | body))
+        assert answer.status_code == 200, answer.text
+    sent = [stream.request for stream in service.engine.streams]
+    assert len({request.prompt_ids for request in sent}) == 1
+    assert len({tuple(placed.medium.digest for placed in request.media) for request in sent}) == 1
+    assert len(sent[0].media) == 5
+
+
+def test_turns_of_a_user_in_a_row_are_one_message_with_its_images():
+    service = service_of()
+    encoded = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(image_file("PNG")).decode()}
+    image = {"type": "image", "source": encoded}
+    turns = [{"role": "user", "content": "One:"}, {"role": "user", "content": [image, {"type": "text", "text": "two"}]}]
+    answer = asyncio.run(service.post("/v1/messages", {"model": MODEL, "messages": turns, "max_tokens": 9}))
+    assert answer.status_code == 200, answer.text
+    text = TOKENIZER.backend.decode(list(service.engine.last.request.prompt_ids), skip_special_tokens=True)
+    assert text.startswith("User: One:\n")
+
+
+def test_an_uploaded_file_is_no_image():
+    part = {"type": "input_image", "file_id": "file-1"}
+    body = {"model": MODEL, "input": [{"role": "user", "content": [part]}]}
+    answer = asyncio.run(service_of().post("/v1/responses", body))
+    assert answer.json()["error"]["param"] == "input[0].content[0].file_id"

@@ -175,6 +175,8 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
                 REQUIRED, choice("input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text")
             ),
             "text": field(REQUIRED, text()),
+            "image_url": field(None, text()),
+            "detail": field("auto", choice("auto", "low", "high")),
         },
     ),
     response_tools.CustomFormat: (
