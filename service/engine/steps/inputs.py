@@ -20,6 +20,7 @@ from service.kernels.paging import Paging, Regions
 HostOrDevice = Array | np.ndarray
 OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape when programs are lowered
 NOT_SAMPLED = -1  # in place of the position of a token to be sampled
+NOT_MEDIA = -1  # in place of a row of a medium, for a token
 NO_TOKEN = np.iinfo(np.int32).max  # fills unused places; outside every vocabulary, so that scatters drop it
 
 
@@ -38,7 +39,8 @@ class StepInputs(NamedTuple):
     row_tokens: Int[Any, " row"]
     token_ids: Int[Any, "row token"]  # of prompts; a slot that decodes takes its last token from the device
     page_table: Int[Any, "slot_and_row page"]
-    memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model with an encoder
+    memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model that attends to an encoder
+    media_rows: Int[Any, "row token"] | None = None  # that take the places of tokens, or NOT_MEDIA; None if none do
 
     @property
     def regions(self) -> Regions:

@@ -16,7 +16,7 @@ from service.compile.program import Executable, Program
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
 from service.device.native.library import native_code
-from service.engine.shapes import EngineShapes, MemoryShapes
+from service.engine.shapes import EngineShapes, MemoryShapes, RowShapes
 from service.engine.sizing import ModelSize, engine_bytes, fit_engine
 from service.engine.steps.keys import (
     ProgramKey,
@@ -88,8 +88,7 @@ class EngineSpec(ModelSpec):
     @override
     def names(self) -> ProgramNames:
         shapes, groups = self.shapes, self.layer_groups
-        encoding = encoder_keys(self.encoder_groups, groups)
-        attention = attention_keys(self.encoder_groups, groups)
+        encoding, attention = encoder_keys(self.encoder_groups, groups, shapes), attention_keys(shapes, groups)
 
         def names(keys: Sequence[ProgramKey]) -> list[str]:
             return list(dict.fromkeys(map(str, [*encoding, *keys])))
@@ -178,7 +177,8 @@ class EngineSpec(ModelSpec):
             from service.start.kinds.running_listener import RunningListener
 
             return RunningListener(context, runner, self.config, self.number_formats, turns)
-        return RunningEngine(context, runner, self.config.vocab_size, self.number_formats, turns)
+        vocab_size, formats = self.config.vocab_size, self.number_formats
+        return RunningEngine(context, runner, vocab_size, formats, turns, image_encoder=self.config.image_encoder)
 
     @override
     def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
@@ -219,7 +219,7 @@ def choose_engine_spec(
         if memory_share == 1:
             raise
         shapes = choose_shapes(settings, config, formats, mesh, memory_bytes)
-    total_bytes = engine_bytes(_model_size(config, formats, mesh), shapes)
+    total_bytes = engine_bytes(_model_size(config, formats, mesh, settings.max_model_len), shapes)
     key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype, weight_dtype=weight_dtype)
     return EngineSpec(
         dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, total_bytes
@@ -228,9 +228,9 @@ def choose_engine_spec(
 
 def encoder_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
     """Return the layers of a model's encoder in order, divided into groups; empty if it has none."""
-    if config.speech_encoder is None:
+    if config.media_encoder is None:
         return ()
-    return layer_groups(config.speech_encoder.layers, specs, prefix=ENCODER_PREFIX)
+    return layer_groups(config.media_encoder.layers, specs, prefix=ENCODER_PREFIX)
 
 
 def choose_shapes(
@@ -250,7 +250,7 @@ def choose_shapes(
         DoesNotFit: the devices are too small.
     """
     return fit_engine(
-        _model_size(config, formats, mesh),
+        _model_size(config, formats, mesh, settings.max_model_len),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
@@ -270,12 +270,15 @@ def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
         raise SettingsError("QUANTIZATION", message)
 
 
-def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> ModelSize:
+def _model_size(
+    config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, max_model_len: int | None
+) -> ModelSize:
     dtype, quantization, kv_dtype, weight_dtype = formats
     storage = layers_quantization(quantization, config.layer_storage)
     products_dtype = weight_dtype.name if storage is Quantization.NONE else storage.value
     kernel = choose_kernel(mesh.devices[0], _head_shape(config, formats, mesh))
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
+    media = _row_shapes(config, specs, max_model_len or config.context_len)
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
@@ -290,6 +293,8 @@ def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
         page_sizes=kernel.page_sizes,
         max_positions=kernel.max_positions,
         memory=_memory_shapes(config, specs),
+        media=media,
+        media_bytes=0 if media is None else media.num_media * media.num_rows * config.hidden_size * dtype.itemsize,
     )
 
 
@@ -299,6 +304,15 @@ def _memory_shapes(config: DecoderConfig, specs: Sequence[WeightSpec]) -> Memory
         return None
     num_parts = len(encoder_groups(config, specs))
     return MemoryShapes(encoder.num_positions, num_parts, (encoder.num_frames, encoder.num_mels))
+
+
+def _row_shapes(config: DecoderConfig, specs: Sequence[WeightSpec], context_len: int) -> RowShapes | None:
+    """Return the sizes of rows of media: places for as many as the longest prompt has."""
+    encoder = config.image_encoder
+    if encoder is None:
+        return None
+    num_parts, size = len(encoder_groups(config, specs)), encoder.image_size
+    return RowShapes(max(context_len // encoder.num_rows, 1), encoder.num_rows, num_parts, (size, size, 3))
 
 
 def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> KernelChoice:
