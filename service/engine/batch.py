@@ -70,6 +70,8 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
         slot = planned.slot
         inputs.starts[slot], inputs.num_tokens[slot], inputs.places[slot] = planned.start, 1, slot
         _pack_pages(inputs, slot, planned)
+        if inputs.adapters is not None:
+            inputs.adapters[slot] = planned.sequence.adapter_slot
     _pack_rows(rows, inputs, bucket, shapes)
     sampled = [planned for planned in plan.seqs if planned.is_sampled]
     for planned in sampled:
@@ -106,6 +108,8 @@ def _pack_rows(
         inputs.row_starts[row], inputs.row_tokens[row] = start, end - start
         inputs.token_ids[row, : end - start] = planned.token_ids[start - planned.start : end - planned.start]
         _pack_pages(inputs, bucket.num_seqs + row, planned)
+        if inputs.row_adapters is not None:
+            inputs.row_adapters[row] = planned.sequence.adapter_slot
         if planned.is_sampled:  # the last row's remains
             inputs.places[planned.slot] = bucket.num_seqs + row * shapes.row_tokens + end - start - 1
 

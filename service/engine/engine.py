@@ -49,6 +49,7 @@ class Engine(DeviceThread):
             chunking=Chunking.of(shapes, max_stall_s),
             memory_pages=shapes.memory_pages,
             encoder_parts=0 if shapes.memory is None else shapes.memory.num_parts,
+            adapter_slots=0 if shapes.adapters is None else shapes.adapters.num_slots,
         )
         super().__init__(Loop(self._scheduler, runner, metrics, (turns or DeviceTurns()).join()), on_failure)
         self._background: set[str] = set()  # the open requests of batches

@@ -64,6 +64,16 @@ class Medium:
     features: Float[np.ndarray, "frame feature"]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapter:
+    """Updates of the model's linear layers, with which a sequence is computed."""
+
+    name: str
+    digest: bytes  # of what it is; sequences of equal ones share a slot and prefixes
+    # Of each layer group of the model, those of one slot in the order of `LayerGroup.adapters`.
+    arrays: tuple[tuple[Float[np.ndarray, "..."], ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A token, and the position of the prompt after which its log-probability is wanted."""
@@ -89,6 +99,7 @@ class Request:
     probe: Probe | None = None  # instead of `num_prompt_logprobs`
     heads: tuple[tuple[int, int], ...] = ()  # layer and head of those whose scores of the memory are wanted
     memory: Medium | None = None  # of a model with an encoder, which every request to it has
+    adapter: Adapter | None = None  # of an engine with slots for them
     constraint: Constraint | None = None  # of this request alone: it advances with the request's tokens
     queue_deadline: QueueDeadline | None = None  # None waits for as long as it takes
 

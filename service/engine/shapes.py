@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from service.kernels.cache_layout import CacheLayout
+from service.models.adapter_arrays import AdapterShapes
 
 USUAL_ROW_TOKENS = 64
 
@@ -63,14 +64,16 @@ class EngineShapes:
     has_sampling_variants: bool = True
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     memory: MemoryShapes | None = None  # of a model with an encoder
+    adapters: AdapterShapes | None = None  # the slots of adapters; None without any
 
     @property
     def facts(self) -> dict[str, Any]:
         """The sizes under the names that `/admin/stats` has for them."""
         sizes = asdict(self)
         del sizes["has_sampling_variants"], sizes["has_whole_steps"], sizes["skips_padding"]
-        if self.memory is None:
-            del sizes["memory"]
+        for absent in ("memory", "adapters"):
+            if sizes[absent] is None:
+                del sizes[absent]
         return sizes
 
     @property

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
 
@@ -30,6 +30,7 @@ from service.engine.steps.keys import (
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.limits import skips_padding, vector_bytes
+from service.models.adapter_arrays import AdapterShapes, adapter_specs
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import ENCODER_PREFIX, DecoderConfig
 from service.models.interface import LayerGroup, PagedDecoder
@@ -65,7 +66,12 @@ class EngineSpec(ModelSpec):
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, divided into groups that are compiled separately."""
-        return layer_groups(self.config.layers, self.specs)
+        return layer_groups(self.config.layers, self.program_specs)
+
+    @cached_property
+    def program_specs(self) -> tuple[WeightSpec, ...]:
+        """The weights of the checkpoint, and the slots of adapters."""
+        return (*self.specs, *_slot_specs(self.specs, self.shapes.adapters, self.dtype))
 
     @cached_property
     def encoder_groups(self) -> tuple[LayerGroup, ...]:
@@ -140,13 +146,14 @@ class EngineSpec(ModelSpec):
             self.kv_dtype,
             choose_fp8_products(self.mesh),
             self.weight_dtype,
+            self.shapes.adapters,
         )
 
     @override
     def programs(self, model: PagedDecoder) -> Sequence[Program]:
         from service.engine.steps.programs import engine_programs
 
-        return engine_programs(model, self.shapes, weight_shapes(self.specs, self.mesh))
+        return engine_programs(model, self.shapes, weight_shapes(self.program_specs, self.mesh))
 
     @override
     def begin_state(self, executables: Mapping[str, Executable]) -> "DeviceState":
@@ -214,7 +221,7 @@ def choose_engine_spec(
         if memory_share == 1:
             raise
         shapes = choose_shapes(settings, config, formats, mesh, memory_bytes)
-    total_bytes = engine_bytes(_model_size(config, formats, mesh), shapes)
+    total_bytes = engine_bytes(_model_size(config, formats, mesh, shapes.adapters), shapes)
     key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype, weight_dtype=weight_dtype)
     return EngineSpec(
         dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, total_bytes
@@ -244,14 +251,27 @@ def choose_shapes(
         SettingsError: the operator requested a longer context than the model supports.
         DoesNotFit: the devices are too small.
     """
-    return fit_engine(
-        _model_size(config, formats, mesh),
+    adapters = _adapter_shapes(settings, config)
+    shapes = fit_engine(
+        _model_size(config, formats, mesh, adapters),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
         max_prefill_tokens=settings.max_prefill_tokens,
         max_model_len=settings.max_model_len,
     )
+    return replace(shapes, adapters=adapters)
+
+
+def _adapter_shapes(settings: Settings, config: DecoderConfig) -> AdapterShapes | None:
+    """Return the slots of adapters; a model with an encoder has none."""
+    if settings.max_loras == 0 or config.speech_encoder is not None:
+        return None
+    return AdapterShapes(settings.max_loras, settings.max_lora_rank)
+
+
+def _slot_specs(specs: Sequence[WeightSpec], adapters: AdapterShapes | None, dtype: np.dtype) -> tuple[WeightSpec, ...]:
+    return () if adapters is None else adapter_specs(specs, adapters, dtype)
 
 
 def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
@@ -265,7 +285,9 @@ def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
         raise SettingsError("QUANTIZATION", message)
 
 
-def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> ModelSize:
+def _model_size(
+    config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, adapters: AdapterShapes | None
+) -> ModelSize:
     dtype, quantization, kv_dtype, weight_dtype = formats
     storage = layers_quantization(quantization, config.layer_storage)
     products_dtype = weight_dtype.name if storage is Quantization.NONE else storage.value
@@ -274,7 +296,7 @@ def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
-        weights_bytes=weights_bytes(specs, mesh),
+        weights_bytes=weights_bytes((*specs, *_slot_specs(specs, adapters, dtype)), mesh),
         kv_bytes_per_token=config.kv_bytes_per_token(
             vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
         ),
