@@ -263,10 +263,10 @@ class Runner:
 
     def write_adapter(self, slot: int, adapter: Adapter) -> None:
         """Start the writing of an adapter into a slot; steps that are in flight still read what was there."""
-        for group, state, arrays in zip(self._layer_groups, self._groups, adapter.arrays, strict=True):
+        of_groups = zip(self._layer_groups, self._groups, self.adapter_slots, adapter.arrays, strict=True)
+        for group, state, slots, arrays in of_groups:
             if not arrays:
                 continue
-            slots = [state.weights[group.weights.index(name)] for name in group.adapters]
             self._executables[WriteAdapter(group.kind)]((), slots, AdapterInputs(scalar(slot), arrays))
             for name, array in zip(group.adapters, slots, strict=True):
                 state.weights[group.weights.index(name)] = self._weights[self._places[name]] = array
@@ -373,6 +373,14 @@ class Runner:
         ]
         return [*layers, *([] if self._unembed is None else [self._unembed])]
 
+    @property
+    def adapter_slots(self) -> list[list[jax.Array]]:
+        """The arrays of the slots of adapters, of each layer group in the order of `LayerGroup.adapters`."""
+        return [
+            [state.weights[group.weights.index(name)] for name in group.adapters]
+            for group, state in zip(self._layer_groups, self._groups, strict=True)
+        ]
+
     def cache_leaves(self) -> list[jax.Array]:
         """Return the arrays of all caches, as they are after the last dispatched step."""
         return [leaf for cache in self._state.caches for leaf in cache]
@@ -413,8 +421,7 @@ class Runner:
 
         if self.shapes.adapters is not None:
             arrays = tuple(
-                tuple(np.zeros(array.shape[1:], array.dtype) for array in adapters.values())
-                for adapters in self._state.adapters
+                tuple(np.zeros(array.shape[1:], array.dtype) for array in slots) for slots in self.adapter_slots
             )
             self.write_adapter(self.shapes.adapters.num_slots, Adapter("", b"", arrays))  # which is no slot
 
