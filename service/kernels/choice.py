@@ -44,6 +44,7 @@ class HeadShape:
     dtype: np.dtype
     kv_dtype: np.dtype | None = None  # of cached keys and values; None for `dtype`
     has_sinks: bool = False
+    has_memory: bool = False  # of an encoder's output, in pages of the cache
 
     @property
     def cached_dtype(self) -> np.dtype:
@@ -136,6 +137,8 @@ def _tpu_obstacle(heads: HeadShape) -> str | None:
         return f"it does not take {heads.dtype.name}"
     if heads.has_sinks:
         return "it does not take sinks"
+    if heads.has_memory:
+        return "it does not attend to an encoder's output"
     return _size_obstacle(heads, TPU_LANES)
 
 

@@ -16,7 +16,7 @@ from haliax import NamedArray
 from jaxtyping import Array, Float, Int
 
 from service.device.mesh import DeviceMesh
-from service.kernels.attention import AttentionKernel
+from service.kernels.attention import AttentionKernel, MemoryKernel
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging, Regions
 from service.kernels.products.linear import PLAIN, Products
@@ -182,7 +182,7 @@ class Decoder:
             hidden = hidden + _scaled(added, layer.residual_multiplier)
             if layer.memory_attention is not None:
                 assert inputs.memory is not None, "a sequence of a model with an encoder has a memory"
-                attend_memory = MemoryAttention(multiply, inputs.memory)
+                attend_memory = MemoryAttention(multiply, self._memory_kernel, inputs.memory)
                 x = normalized(hidden, layer.memory_norm, own, "memory_norm")
                 if heads is not None:
                     of_layer = heads[len(scores)]
@@ -207,7 +207,7 @@ class Decoder:
         specs = {spec.name: spec for spec in self.weight_specs()}
         named = self._named(dict(zip(group.weights, weights, strict=True)), [specs[name] for name in group.weights])
         rows, new_cache = hax.named(output, ("token", "embed")), []
-        memory_attention = MemoryAttention(self._multiply, Regions.of_prompts(memory))
+        memory_attention = MemoryAttention(self._multiply, self._memory_kernel, Regions.of_prompts(memory))
         for number, layer_cache in zip(group.layers, cache, strict=True):
             attention, prefix = self.config.layers[number].memory_attention, f"layers.{number}."
             assert attention is not None, "only a model with an encoder is given its output"
@@ -246,6 +246,12 @@ class Decoder:
         if self.mesh is None or self.mesh.num_devices == 1:
             return self.kernel
         return ShardedAttention(self.kernel, self.mesh)
+
+    @property
+    def _memory_kernel(self) -> MemoryKernel | ShardedAttention:
+        kernel = self._kernel
+        assert isinstance(kernel, MemoryKernel | ShardedAttention), "a model with an encoder is given such a kernel"
+        return kernel
 
     @cached_property
     def _multiply(self) -> Multiply:

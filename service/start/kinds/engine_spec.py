@@ -345,4 +345,5 @@ def _head_shape(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
         formats.dtype,
         formats.kv_dtype,
         has_sinks=any(layer.attention.has_sinks for layer in config.layers),
+        has_memory=config.speech_encoder is not None,
     )
