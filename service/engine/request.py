@@ -73,6 +73,11 @@ class Adapter:
     # Of each layer group of the model, those of one slot in the order of `LayerGroup.adapters`.
     arrays: tuple[tuple[Float[np.ndarray, "..."], ...], ...]
 
+    @property
+    def num_bytes(self) -> int:
+        """The memory that it takes."""
+        return sum(array.nbytes for of_group in self.arrays for array in of_group)
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:

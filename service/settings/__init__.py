@@ -231,6 +231,11 @@ class Settings(BaseModel):
     max_lora_rank: int = Field(
         default=16, ge=1, le=512, description="The largest rank of an adapter in a slot. Each slot has room for it."
     )
+    lora_cache_bytes: int = Field(
+        default=1024**3,
+        ge=1,
+        description="Host memory, in bytes, for adapters of slots that are read once and kept, the most recently used.",
+    )
     max_prefill_tokens: int = Field(
         default=512,
         ge=16,

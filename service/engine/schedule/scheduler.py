@@ -77,6 +77,21 @@ class Scheduler:
         """The most sequences that run at the same time."""
         return self._num_slots
 
+    def adapter_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the adapters of running sequences, and of waiting ones."""
+        if not self._adapters.num_users:
+            return (), ()
+        running, waiting = (
+            tuple(sorted({s.request.adapter.name for s in sequences if s.request.adapter is not None}))
+            for sequences in (self._running, self._waiting)
+        )
+        return running, waiting
+
+    @property
+    def num_adapter_slots(self) -> int:
+        """The most adapters of running sequences."""
+        return len(self._adapters.num_users)
+
     @property
     def has_free_slot(self) -> bool:
         """Whether a waiting sequence could run if there were pages."""

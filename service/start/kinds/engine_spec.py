@@ -30,7 +30,7 @@ from service.engine.steps.keys import (
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.limits import skips_padding, vector_bytes
-from service.models.adapter_arrays import AdapterShapes, adapter_specs
+from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import ENCODER_PREFIX, DecoderConfig
 from service.models.interface import LayerGroup, PagedDecoder
@@ -170,6 +170,7 @@ class EngineSpec(ModelSpec):
         state: "DeviceState",
     ) -> "RunningEngine":
         from service.engine.runner import Runner
+        from service.start.adapters import AdapterReader
         from service.start.kinds.running_engine import RunningEngine
 
         runner = Runner(self.shapes, self.layer_groups, weights, executables, state, encoder_groups=self.encoder_groups)
@@ -180,7 +181,8 @@ class EngineSpec(ModelSpec):
             from service.start.kinds.running_listener import RunningListener
 
             return RunningListener(context, runner, self.config, self.number_formats, turns)
-        return RunningEngine(context, runner, self.config.vocab_size, self.number_formats, turns)
+        reader = None if self.shapes.adapters is None else AdapterReader(context, self)
+        return RunningEngine(context, runner, self.config.vocab_size, self.number_formats, turns, read_adapter=reader)
 
     @override
     def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
@@ -221,6 +223,7 @@ def choose_engine_spec(
         if memory_share == 1:
             raise
         shapes = choose_shapes(settings, config, formats, mesh, memory_bytes)
+    _check_adapter_cache(settings, specs, shapes.adapters, dtype)
     total_bytes = engine_bytes(_model_size(config, formats, mesh, shapes.adapters), shapes)
     key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype, weight_dtype=weight_dtype)
     return EngineSpec(
@@ -268,6 +271,18 @@ def _adapter_shapes(settings: Settings, config: DecoderConfig) -> AdapterShapes 
     if settings.max_loras == 0 or config.speech_encoder is not None:
         return None
     return AdapterShapes(settings.max_loras, settings.max_lora_rank)
+
+
+def _check_adapter_cache(
+    settings: Settings, specs: Sequence[WeightSpec], adapters: AdapterShapes | None, dtype: np.dtype
+) -> None:
+    needed = slot_bytes(_slot_specs(specs, adapters, dtype))
+    if needed > settings.lora_cache_bytes:
+        message = (
+            f"is {settings.lora_cache_bytes:,}, less than one adapter of MAX_LORA_RANK {settings.max_lora_rank}, which "
+            f"takes {needed:,} bytes. Set it higher, or the rank lower."
+        )
+        raise SettingsError("LORA_CACHE_BYTES", message)
 
 
 def _slot_specs(specs: Sequence[WeightSpec], adapters: AdapterShapes | None, dtype: np.dtype) -> tuple[WeightSpec, ...]:
