@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes, MemoryShapes
 from service.errors import DoesNotFit, SettingsError
+from service.models.adapter_arrays import AdapterShapes
 
 # A shorter context is useless; the start fails instead.
 SMALLEST_CONTEXT = 256  # tokens
@@ -34,6 +35,7 @@ class ModelSize:
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
     page_sizes: tuple[int, ...] | None = None  # in token positions, that the kernel takes; None for any
     memory: MemoryShapes | None = None  # of a model with an encoder
+    adapters: AdapterShapes | None = None  # whose slots are part of the weights
 
 
 def fit_engine(
@@ -134,6 +136,7 @@ def _fit_pages(
         has_sampling_variants=not model.is_host,
         has_whole_steps=model.has_whole_steps and model.memory is None,
         memory=model.memory,
+        adapters=model.adapters,
         **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )
 

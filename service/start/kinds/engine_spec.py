@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
 
@@ -170,7 +170,7 @@ class EngineSpec(ModelSpec):
         state: "DeviceState",
     ) -> "RunningEngine":
         from service.engine.runner import Runner
-        from service.start.adapters import AdapterReader
+        from service.start.kinds.adapter_reader import AdapterReader
         from service.start.kinds.running_engine import RunningEngine
 
         runner = Runner(self.shapes, self.layer_groups, weights, executables, state, encoder_groups=self.encoder_groups)
@@ -181,7 +181,9 @@ class EngineSpec(ModelSpec):
             from service.start.kinds.running_listener import RunningListener
 
             return RunningListener(context, runner, self.config, self.number_formats, turns)
-        reader = None if self.shapes.adapters is None else AdapterReader(context, self)
+        reader, adapters = None, self.shapes.adapters
+        if adapters is not None:
+            reader = AdapterReader(context, self.specs, self.layer_groups, adapters, dtype=self.dtype)
         return RunningEngine(context, runner, self.config.vocab_size, self.number_formats, turns, read_adapter=reader)
 
     @override
@@ -255,7 +257,7 @@ def choose_shapes(
         DoesNotFit: the devices are too small.
     """
     adapters = _adapter_shapes(settings, config)
-    shapes = fit_engine(
+    return fit_engine(
         _model_size(config, formats, mesh, adapters),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
@@ -263,7 +265,6 @@ def choose_shapes(
         max_prefill_tokens=settings.max_prefill_tokens,
         max_model_len=settings.max_model_len,
     )
-    return replace(shapes, adapters=adapters)
 
 
 def _adapter_shapes(settings: Settings, config: DecoderConfig) -> AdapterShapes | None:
@@ -321,6 +322,7 @@ def _model_size(
         max_table_bytes=kernel.max_table_bytes,
         page_sizes=kernel.page_sizes,
         memory=_memory_shapes(config, specs),
+        adapters=adapters,
     )
 
 
