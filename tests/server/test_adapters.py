@@ -10,6 +10,8 @@ import openai
 import pytest
 from safetensors.numpy import save_file
 
+from service.cli import build_parser
+from service.smoke.command import run
 from tests.process import running_service
 from tests.served import ADMIN, DEMO, demo_tensors
 
@@ -157,6 +159,14 @@ def test_only_the_operator_loads_adapters_and_names_of_models_are_taken(service)
     assert (taken.status_code, taken.json()["error"]["param"]) == (400, "lora_name")
     assert admin(service, "load_lora_adapter", lora_path="tuned-0").json()["error"]["param"] == "lora_name"
     assert admin(service, "unload_lora_adapter", lora_name="tuned-0").status_code == 404
+
+
+def test_smoke_asks_an_adapter_too(service, capsys):
+    text(service, "tuned-2", "Yes")
+    code = run(build_parser().parse_args(["smoke", service.url, "--model", "base", "--requests", "1"]))
+    out = capsys.readouterr().out
+    assert code == 0, out
+    assert "; tuned-" in out
 
 
 def test_a_scrape_names_the_slots(service):
