@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes, MemoryShapes, RowShapes
 from service.errors import DoesNotFit, SettingsError
+from service.models.adapter_arrays import AdapterShapes
 
 # A shorter context is useless; the start fails instead.
 SMALLEST_CONTEXT = 256  # tokens
@@ -37,6 +38,7 @@ class ModelSize:
     memory: MemoryShapes | None = None  # of a model that attends to an encoder
     media: RowShapes | None = None  # of a model that takes an encoder's rows for tokens
     media_bytes: int = 0  # of these rows
+    adapters: AdapterShapes | None = None  # whose slots are part of the weights
 
 
 def fit_engine(
@@ -140,6 +142,7 @@ def _fit_pages(
         has_whole_steps=model.has_whole_steps and model.memory is None,
         memory=model.memory,
         media=model.media,
+        adapters=model.adapters,
         **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )
 

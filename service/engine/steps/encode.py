@@ -107,10 +107,10 @@ def keep_rows(
 
 
 def embed_media(
-    model: PagedDecoder, bucket: Bucket, weights: Weights, slots: SlotState, inputs: MediaInputs
+    model: PagedDecoder, bucket: Bucket, weights: Weights, slots: SlotState, inputs: MediaInputs, *, has_adapters: bool
 ) -> tuple[SlotState, Embedded]:
     """Begin a step as `embed_tokens` does, with rows of media in place of some tokens of prompts."""
-    slots, embedded = embed_tokens(model, bucket, weights, slots, inputs.packed)
+    slots, embedded = embed_tokens(model, bucket, weights, slots, inputs.packed, has_adapters=has_adapters)
     hidden, numbers = embedded.inputs.hidden, jnp.asarray(inputs.numbers).reshape(-1)
     of_prompts = hidden[bucket.num_seqs :]
     rows = jnp.asarray(inputs.rows).reshape(-1, hidden.shape[1])
