@@ -11,7 +11,7 @@ from benchmarks.device_check.report import Row, write_part
 OF_GPU = {
     "no command buffers": {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="},
     "asynchronous dispatch": {"PJRT_GPU_ENABLE_ASYNC_DISPATCH": "1"},
-    "thunks compiled ahead of time": {"XLA_FLAGS": "--xla_gpu_experimental_aot_compiled_thunks=true"},
+    "addresses of temporary buffers kept": {"XLA_FLAGS": "--xla_gpu_command_buffer_update_mode=SKIP_TEMP"},
     "no matrix products on Triton": {"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=false"},
 }
 VARIANTS = {

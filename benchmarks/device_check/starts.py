@@ -1,5 +1,6 @@
 """A bundle is made and found, two warm starts compile nothing, and the service passes its smoke test."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -7,7 +8,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.contenders import free_port
 from benchmarks.device_check.model import FOLDER
@@ -66,22 +69,15 @@ def time_command(check: str, arguments: list[str], environment: dict[str, str]) 
 
 def start_once(check: str, environment: dict[str, str], bound_s: float | None) -> Row:
     """Start the service, run the smoke test against it, and stop it; a bound is of the seconds to the first token."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
     began_s = time.perf_counter()
-    command = [sys.executable, "-m", "service", "serve", "--host", "127.0.0.1", "--port", str(port)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as server:
-        try:
-            is_ready = _wait(url + "/health/ready", began_s)
-            seconds = round(time.perf_counter() - began_s, 2)
-            smoke = subprocess.run(
-                [sys.executable, "-m", "service", "smoke", "--json", url], capture_output=True, check=False
-            )
-            compiled = _metric(url, "levserve_xla_compiles_total") if is_ready else None
-        finally:
-            server.terminate()
+    with running_service(Path(environment["LOCAL_MODEL_CACHE"]).parent / f"{check}.log", environment) as service:
+        seconds = round(time.perf_counter() - began_s, 2)
+        smoke = subprocess.run(
+            [sys.executable, "-m", "service", "smoke", "--json", service.url], capture_output=True, check=False
+        )
+        compiled = _metric(service.url, "levserve_xla_compiles_total") if service.is_ready else None
     is_quick = bound_s is None or seconds <= bound_s
-    passed = is_ready and smoke.returncode == 0 and compiled == 0 and is_quick
+    passed = service.is_ready and smoke.returncode == 0 and compiled == 0 and is_quick
     failed = [] if smoke.returncode == 0 else [smoke.stdout.decode()[-300:]]
     return {
         "check": check,
@@ -93,8 +89,29 @@ def start_once(check: str, environment: dict[str, str], bound_s: float | None) -
     }
 
 
-def _wait(url: str, began_s: float) -> bool:
-    while time.perf_counter() - began_s < READY_TIMEOUT_S:
+class RunningService(NamedTuple):
+    """A service, and whether it became ready."""
+
+    url: str
+    is_ready: bool
+
+
+@contextlib.contextmanager
+def running_service(log: Path, environment: Mapping[str, str]) -> Iterator[RunningService]:
+    """Start the service, wait until it is ready or has ended, and stop it at the end; its log is kept."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "service", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("w") as file, subprocess.Popen(command, env=environment, stdout=file, stderr=file) as server:
+        try:
+            yield RunningService(url, _wait(server, url + "/health/ready"))
+        finally:
+            server.terminate()
+
+
+def _wait(server: subprocess.Popen, url: str) -> bool:
+    end_s = time.perf_counter() + READY_TIMEOUT_S
+    while time.perf_counter() < end_s and server.poll() is None:
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 return answer.status == 200

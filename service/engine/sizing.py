@@ -33,6 +33,7 @@ class ModelSize:
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
     page_sizes: tuple[int, ...] | None = None  # in token positions, that the kernel takes; None for any
+    max_positions: int | None = None  # of all pages, that the kernel can address; None for any
     memory: MemoryShapes | None = None  # of a model with an encoder
 
 
@@ -111,6 +112,8 @@ def _fit_pages(
     work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
     free_bytes = memory_bytes - model.weights_bytes - work_bytes
     num_pages = max(free_bytes, 0) // page_bytes
+    if model.max_positions is not None:
+        num_pages = min(num_pages, model.max_positions // page_size)
     shortest = min(context if max_model_len else SMALLEST_CONTEXT, context)
     memory_pages = 0 if model.memory is None else math.ceil(model.memory.length / page_size)  # of a sequence
     fewest_pages = math.ceil(shortest / page_size) + memory_pages

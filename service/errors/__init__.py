@@ -15,6 +15,8 @@
     │   ├── BodyTooLaborious               (reason) processing takes too much time or memory
     │   ├── AudioTooLaborious              (reason) decoding takes too much time or memory
     │   ├── UnreadableAudio                (reason)
+    │   ├── ImageTooLaborious              (reason) decoding takes too much time or memory
+    │   ├── UnreadableImage                (reason)
     │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
     │   ├── PriorityNotAllowed         403
@@ -24,6 +26,7 @@
     │   ├── MethodNotAllowed           405
     │   ├── BodyTooSlow                408 (limit_s)
     │   ├── AudioTooLong               413 (limit_s)
+    │   ├── ImageTooLarge              413 (limit_pixels)
     │   ├── BodyTooLarge               413 (limit_bytes)
     │   ├── FilesFull                  413 (taken_bytes, limit_bytes)
     │   ├── UnsupportedMediaType       415
@@ -112,6 +115,8 @@ from service.errors.request import (
     Draining,
     FilesFull,
     FilesUnavailable,
+    ImageTooLaborious,
+    ImageTooLarge,
     InvalidApiKey,
     InvalidParameter,
     LongBodiesFull,
@@ -136,6 +141,7 @@ from service.errors.request import (
     UnknownParameter,
     UnknownRoute,
     UnreadableAudio,
+    UnreadableImage,
     UnsupportedMediaType,
     UnsupportedParameter,
     WrongKindOfModel,
@@ -175,6 +181,8 @@ __all__ = [
     "FilesUnavailable",
     "GenerationGone",
     "HostileName",
+    "ImageTooLaborious",
+    "ImageTooLarge",
     "InvalidApiKey",
     "InvalidParameter",
     "LongBodiesFull",
@@ -218,6 +226,7 @@ __all__ = [
     "UnknownRoute",
     "UnquantizableWeights",
     "UnreadableAudio",
+    "UnreadableImage",
     "UnsupportedMediaType",
     "UnsupportedModel",
     "UnsupportedParameter",

@@ -274,6 +274,38 @@ class AudioTooLaborious(RequestError):
         self.reason = reason
 
 
+class UnreadableImage(RequestError):
+    """The file is no image of a supported format, or cannot be decoded."""
+
+    code = "invalid_image"
+
+    def __init__(self, reason: str, *, param: str) -> None:
+        super().__init__(f"The image in '{param}' {reason}. Send a PNG, JPEG, WebP or GIF.", param=param)
+        self.reason = reason
+
+
+class ImageTooLarge(RequestError):
+    """The image has more pixels than the limit."""
+
+    status = 413
+    code = "image_too_large"
+
+    def __init__(self, limit_pixels: int, *, param: str) -> None:
+        message = f"The image in '{param}' has more than {limit_pixels:,} pixels. Send a smaller one."
+        super().__init__(message, param=param)
+        self.limit_pixels = limit_pixels
+
+
+class ImageTooLaborious(RequestError):
+    """Decoding the image exceeded a limit of its process."""
+
+    code = "image_too_laborious"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Decoding an image of this request {reason}. Send a smaller or simpler one.")
+        self.reason = reason
+
+
 class MalformedRequest(RequestError):
     """The request violates HTTP, or its head exceeds a limit."""
 

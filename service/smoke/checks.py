@@ -112,8 +112,7 @@ def check_chat(session: Session) -> Finding:
 
 def check_stream(session: Session) -> Finding:
     """Check a stream: its end, finish reason and usage."""
-    path, body = (CHAT, _chat_body(session)) if session.takes_messages else (COMPLETIONS, _completion_body(session))
-    streamed = read_stream(session.client, path, body)
+    streamed = read_stream(session.client, *_text_request(session))
     facts = {"events": streamed.num_events, "completion_tokens": streamed.completion_tokens}
     detail = f"{_quoted(streamed.text)}, {streamed.completion_tokens} tokens in {streamed.num_events} events"
     return Finding(f"{detail}, usage, [DONE]", facts)
@@ -142,9 +141,9 @@ def check_completions(session: Session) -> Finding:
 ALL_CHECKS = (
     Check("ready", check_ready, frozenset()),
     Check("models", check_models),
-    Check("errors", check_errors),
     Check("auth", check_auth),
     Check("chat", check_chat, frozenset({"ready", "models"}), kind=Kind.TEXT),
+    Check("errors", check_errors),
     Check("stream", check_stream, frozenset({"ready", "models"}), kind=Kind.TEXT),
     Check("completions", check_completions, frozenset({"ready", "models"}), kind=Kind.TEXT),
     Check("vectors", check_vectors, frozenset({"ready", "models"}), kind=Kind.VECTORS),
@@ -154,10 +153,11 @@ ALL_CHECKS = (
 
 
 def _send_example(session: Session, **changes: str) -> Reply:
-    """Send a request that suits the model, but for some fields."""
+    """Send a request that suits the model, but for some fields; one without a chat template takes no messages."""
     match session.kind:
         case Kind.TEXT:
-            return session.client.post(CHAT, _chat_body(session) | changes)
+            path, body = _text_request(session)
+            return session.client.post(path, body | changes)
         case Kind.VECTORS:
             path, body = vectors_request(session)
             return session.client.post(path, body | changes)
@@ -168,6 +168,10 @@ def _send_example(session: Session, **changes: str) -> Reply:
 def _json_route(session: Session) -> str:
     """Return a route that takes JSON."""
     return vectors_request(session)[0] if session.kind is Kind.VECTORS else CHAT
+
+
+def _text_request(session: Session) -> tuple[str, dict[str, Any]]:
+    return (CHAT, _chat_body(session)) if session.takes_messages else (COMPLETIONS, _completion_body(session))
 
 
 def _chat_body(session: Session) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 KIT = ROOT / ".cache" / "device_kit"
 UV = ROOT / ".tools" / "uv" / "bin" / "uv"
-LARGEST_BYTES = 60 * 2**20
+LARGEST_BYTES = 32 * 2**20
 OF_JAX = ("jax", "jaxlib", "numpy", "scipy", "ml-dtypes", "opt-einsum")
 # A network namespace of its own, in which there is nothing but the loopback device.
 CUT_OFF = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$0" "$@"']

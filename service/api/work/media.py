@@ -1,26 +1,33 @@
-"""Audio files of clients, decoded in worker processes of their own, each killed with the request that it works for."""
+"""Media files of clients, decoded in worker processes of their own, each killed with the request that it works for."""
 
 import asyncio
-from functools import cache
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import anyio
 
 from service.api.work.text_threads import TextThreads
-from service.errors import AudioTooLaborious
+from service.errors import AudioTooLaborious, ImageTooLaborious, ServiceError
 from service.media.decode import decode_audio
+from service.media.images import MAX_PIXELS, decode_image, image_size
+from service.media.pixels import CHANNELS, Filter, Picture, Resize, Size, read_pictures, read_size
 from service.media.samples import HEADER, SAMPLE_BYTES, SAMPLING_RATE, SPAN_BYTES, Sound, read_sound
 from service.media.voice_activity import STEP_SIZE, VoiceActivity
 from service.worker.process import MEBIBYTE, WorkerProcess
 
-MAX_PROCESSES = 2  # at the same time; each may take a processor
+MAX_PROCESSES = 2  # at the same time, of each kind of media; each may take a processor
 MAX_AUDIO_S = 7200.0
-PROCESSOR_S = 60.0  # for one file
-BASE_BYTES = 384 * MEBIBYTE  # of memory: the interpreter, FFmpeg and its buffers
+AUDIO_PROCESSOR_S, IMAGE_PROCESSOR_S = 60.0, 15.0  # for one file
+BASE_BYTES = 384 * MEBIBYTE  # of memory: the interpreter, the library and its buffers
 COPIES = 3  # of a file in memory: as it came, unpickled, and read
 IDLE_S = 60.0  # until a process without calls is ended
 MAX_SAMPLES = SAMPLING_RATE * (int(MAX_AUDIO_S) + 1)
 MAX_SOUND_BYTES = HEADER.size + SAMPLE_BYTES * MAX_SAMPLES + SPAN_BYTES * (MAX_SAMPLES // STEP_SIZE)
+MAX_IMAGE_BYTES = 64 * MEBIBYTE  # of one file
+PIXEL_BYTES = 4  # as Pillow stores them, the fourth unused
+IMAGE_COPIES = 3  # of the pixels: as they were decoded, with other channels, and turned
+MAX_PICTURES_BYTES = 128 * MEBIBYTE
 
 
 class MediaProcesses:
@@ -31,12 +38,25 @@ class MediaProcesses:
 
         Args:
             threads: where the answers of the processes are waited for.
-            max_file_bytes: the largest file.
+            max_file_bytes: the largest audio file.
         """
-        self._threads, self._max_file_bytes = threads, max_file_bytes
-        self._turns = anyio.CapacityLimiter(MAX_PROCESSES)
-        self._free: list[WorkerProcess] = []
-        self._idle: asyncio.TimerHandle | None = None
+        self._sounds = _Processes(
+            threads,
+            failure=AudioTooLaborious,
+            memory_bytes=BASE_BYTES + COPIES * max_file_bytes + 2 * MAX_SOUND_BYTES,
+            processor_s=AUDIO_PROCESSOR_S,
+            max_answer_bytes=MAX_SOUND_BYTES,
+        )
+        self._images = _Processes(
+            threads,
+            failure=ImageTooLaborious,
+            memory_bytes=BASE_BYTES
+            + COPIES * MAX_IMAGE_BYTES
+            + IMAGE_COPIES * PIXEL_BYTES * MAX_PIXELS
+            + 2 * MAX_PICTURES_BYTES,
+            processor_s=IMAGE_PROCESSOR_S,
+            max_answer_bytes=MAX_PICTURES_BYTES,
+        )
 
     async def sound(
         self, content: bytes, max_s: float = MAX_AUDIO_S, *, activity: VoiceActivity | None = None
@@ -48,19 +68,79 @@ class MediaProcesses:
             AudioTooLong: it plays longer than `max_s` seconds.
             AudioTooLaborious: it takes too much time or memory.
         """
+        return await self._sounds.call(read_sound, decode_audio, content, max_s, activity)
+
+    async def image_size(self, content: bytes, *, param: str) -> Size:
+        """Return the size of an image from its header.
+
+        Args:
+            content: the file.
+            param: the request field that an error names.
+
+        Raises:
+            UnreadableImage: it is no image of a supported format.
+            ImageTooLarge: it has too many pixels.
+            ImageTooLaborious: it takes too much time or memory.
+        """
+        return await self._images.call(read_size, image_size, content, param)
+
+    async def pictures(
+        self, content: bytes, resizes: Sequence[Resize], resampling: Filter, *, param: str
+    ) -> list[Picture]:
+        """Return an image in the sizes that are wanted, each made of the one before; raises as `image_size`."""
+        # What the process holds at the same time, which its memory is for.
+        assert CHANNELS * sum(size.width * size.height for size, _ in resizes) <= MAX_PICTURES_BYTES
+        return await self._images.call(
+            partial(read_pictures, resizes=resizes), decode_image, content, tuple(resizes), resampling, param
+        )
+
+    def end(self) -> None:
+        """End the processes that decode nothing."""
+        self._sounds.end()
+        self._images.end()
+
+
+class _Processes:
+    """The processes for one kind of media."""
+
+    def __init__(
+        self,
+        threads: TextThreads,
+        *,
+        failure: Callable[[str], ServiceError],
+        memory_bytes: int,
+        processor_s: float,
+        max_answer_bytes: int,
+    ) -> None:
+        self._threads, self._failure = threads, failure
+        self._new_process = partial(
+            WorkerProcess,
+            failure=failure,
+            memory_bytes=memory_bytes,
+            processor_s=processor_s,
+            max_answer_bytes=max_answer_bytes,
+        )
+        self._turns = anyio.CapacityLimiter(MAX_PROCESSES)
+        self._free: list[WorkerProcess] = []
+        self._idle: asyncio.TimerHandle | None = None
+
+    async def call[T](
+        self, read: Callable[[bytearray], T], function: Callable[..., bytes | bytearray], *arguments: Any
+    ) -> T:
+        """Return what `read` makes of the answer of a function; a ValueError of its ends the process."""
         async with self._turns:
             process, has_ended = self._free.pop() if self._free else self._new_process(), False
 
-            def decode() -> Sound:
-                answer = process.call(decode_audio, content, max_s, activity)
+            def decode() -> T:
+                answer = process.call(function, *arguments)
                 try:
-                    return read_sound(answer.content)
+                    return read(answer.content)
                 except ValueError as error:
                     process.end()
-                    raise AudioTooLaborious("crashed") from error
+                    raise self._failure("crashed") from error
 
             try:
-                sound = await self._threads.run(decode, is_long=True, limiter=anyio.CapacityLimiter(1))
+                return await self._threads.run(decode, is_long=True, limiter=anyio.CapacityLimiter(1))
             except asyncio.CancelledError:
                 has_ended = True
                 process.end()
@@ -69,28 +149,13 @@ class MediaProcesses:
                 if not has_ended:
                     self._free.append(process)
                 self._end_later()
-        return sound
 
     def end(self) -> None:
         """End the processes that decode nothing."""
         while self._free:
             self._free.pop().end()
 
-    def _new_process(self) -> WorkerProcess:
-        return WorkerProcess(
-            failure=AudioTooLaborious,
-            memory_bytes=BASE_BYTES + COPIES * self._max_file_bytes + 2 * MAX_SOUND_BYTES,
-            processor_s=PROCESSOR_S,
-            max_answer_bytes=MAX_SOUND_BYTES,
-        )
-
     def _end_later(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.end)
-
-
-@cache
-def can_decode() -> bool:
-    """Return whether the packages of the extra `media` are installed."""
-    return find_spec("av") is not None

@@ -288,6 +288,7 @@ def _model_size(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
         has_whole_steps=mesh.prefers_whole_steps,
         max_table_bytes=kernel.max_table_bytes,
         page_sizes=kernel.page_sizes,
+        max_positions=kernel.max_positions,
         memory=_memory_shapes(config, specs),
     )
 

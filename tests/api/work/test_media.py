@@ -1,4 +1,4 @@
-"""Worker processes that decode audio files: they are reused, and killed with their request."""
+"""Worker processes that decode media: they are reused, and killed with their request."""
 
 import asyncio
 
@@ -7,8 +7,10 @@ import pytest
 
 from service.api.work.media import MediaProcesses
 from service.api.work.text_threads import TextThreads
-from service.errors import UnreadableAudio
+from service.errors import UnreadableAudio, UnreadableImage
+from service.media.pixels import Filter, Resize, Size
 from tests.media.audio_files import audio_file, tone
+from tests.media.image_files import SIZE, image_file
 from tests.processes import is_running
 
 LONG = audio_file("flac", np.random.default_rng(0).integers(-9000, 9000, 16000 * 600).astype(np.int16))
@@ -61,3 +63,20 @@ def test_a_process_is_killed_with_its_request(processes):
         processes.end()
 
     asyncio.run(leave())
+
+
+def test_images_have_a_process_of_their_own(processes):
+    async def decode_all():
+        before = worker_ids()
+        content = image_file("PNG")
+        assert await processes.image_size(content, param="image") == SIZE
+        with pytest.raises(UnreadableImage, match="'image'"):
+            await processes.image_size(b"text", param="image")
+        [picture] = await processes.pictures(content, [Resize(Size(6, 4))], Filter.BICUBIC, param="image")
+        assert picture.shape == (4, 6, 3)
+        assert len(worker_ids() - before) == 1
+        await processes.sound(audio_file("wav", tone(1)))
+        assert len(worker_ids() - before) == 2
+        processes.end()
+
+    asyncio.run(decode_all())
