@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,11 +91,7 @@ def check_packages(_: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelS
     Raises:
         UnsupportedModel: it is not.
     """
-    if not spec.hears:
-        return
-    from service.api.work.media import can_decode
-
-    if not can_decode():
+    if spec.hears and find_spec("av") is None:
         reason = "hears, and what decodes recordings is not installed here. Install it: pip install 'levserve[media]'."
         raise UnsupportedModel(checkpoint.uri, reason)
 
