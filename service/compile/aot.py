@@ -1,5 +1,6 @@
 """Parallel ahead-of-time compilation of programs to executables."""
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,9 @@ import jax
 
 from service.compile.counter import planned_compilation
 from service.compile.program import Executable, Program
+from service.device.memory import Device, is_absent
+
+logger = logging.getLogger(__name__)
 
 # Tracing and lowering a deep model recurses deeply, which would overflow a thread's default stack.
 STACK_BYTES = 64 * 1024 * 1024
@@ -23,7 +27,11 @@ CPU_OPTIONS: Mapping[str, Any] = {"xla_backend_optimization_level": 2}
 # bytes (with top_k and top_p).
 # Source: https://github.com/openxla/xla/blob/main/xla/service/gpu/gpu_hlo_schedule.cc (GetSchedulerMemoryLimit)
 GPU_OPTIONS: Mapping[str, Any] = {"xla_disable_hlo_passes": "rematerialization"}
+# Products of cuBLASLt, which chooses its kernels by rules as it runs. XLA's own kernels are chosen by timing them. For
+# a GPU that is not there they get the smallest tiles, and beside weights there may be no memory to time them in.
+UNTIMED_OPTIONS: Mapping[str, Any] = {**GPU_OPTIONS, "xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
 OPTIONS = {"cpu": CPU_OPTIONS, "gpu": GPU_OPTIONS}
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
 
 @dataclass(frozen=True)
@@ -98,14 +106,33 @@ def compile_program(program: Program) -> Executable:
         ),
         out_shardings=(state_shardings, program.outputs_sharding),
     )
-    compiled = jitted.lower(used_constants, read, changed, program.inputs).compile(compiler_options(program))
+    lowered = jitted.lower(used_constants, read, changed, program.inputs)
+    compiled = _compile(lowered, program)
     return Executable(compiled, constant_leaves, read_leaves, state_leaves)
 
 
-def compiler_options(program: Program) -> dict[str, Any]:
-    """Return the XLA options for the platform that a program is compiled for."""
-    if shardings := jax.tree.leaves(program.outputs_sharding):
-        device = next(iter(shardings[0].device_set))
-    else:  # the default device may be on another machine, and is then not in `jax.devices()`
-        device = jax.config.jax_default_device or jax.devices()[0]  # pyright: ignore[reportAttributeAccessIssue]
+def _compile(lowered: jax.stages.Lowered, program: Program) -> jax.stages.Compiled:
+    """Compile a program; if a GPU has no memory left to time kernels in, with kernels that are not timed."""
+    device = _device_of(program)
+    try:
+        return lowered.compile(compiler_options(device))
+    except jax.errors.JaxRuntimeError as error:
+        if device.platform != "gpu" or OUT_OF_MEMORY not in str(error):
+            raise
+        facts = {"executable": program.name, "reason": str(error)[:200]}
+        logger.warning("no memory to time kernels in; compiling with cuBLASLt's, which may be slower", extra=facts)
+        return lowered.compile(dict(UNTIMED_OPTIONS))
+
+
+def compiler_options(device: Device) -> dict[str, Any]:
+    """Return the XLA options for programs of a device, which may be on another machine."""
+    if device.platform == "gpu" and is_absent(device):
+        return dict(UNTIMED_OPTIONS)
     return dict(OPTIONS.get(device.platform, {}))
+
+
+def _device_of(program: Program) -> Device:
+    if shardings := jax.tree.leaves(program.outputs_sharding):
+        return next(iter(shardings[0].device_set))
+    # The default device may be on another machine, and is then not in `jax.devices()`.
+    return jax.config.jax_default_device or jax.devices()[0]  # pyright: ignore[reportAttributeAccessIssue]

@@ -13,7 +13,8 @@ from service.errors import UnknownDeviceMemory
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 # Device files below /dev: NVIDIA's driver, and the older and newer TPU drivers.
-ACCELERATOR_FILES = ("nvidia[0-9]*", "accel*", "vfio/[0-9]*")
+NVIDIA_FILES = "nvidia[0-9]*"
+ACCELERATOR_FILES = (NVIDIA_FILES, "accel*", "vfio/[0-9]*")
 
 # Host memory is shared with other processes; accelerator memory is not. A GPU's driver, modules and kernel libraries
 # need 0.5 to 1.5 GB outside of the pool. Source: https://docs.vllm.ai/en/latest/configuration/engine_args.html (0.9)

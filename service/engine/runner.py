@@ -52,6 +52,10 @@ from service.engine.steps.step import Embedded, GroupInputs, SlotState
 from service.engine.steps.whole import WholeInputs
 from service.models.interface import LayerGroup, Weights
 
+# A GPU runs a program's kernels one by one the first time, and records them as a graph the second time.
+# Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/runtime/command_buffer_thunk.cc
+RUNS_TO_RECORD = 2
+
 
 class DeviceState:
     """The slots and the caches of one engine, which a `Runner` updates from step to step.
@@ -417,7 +421,8 @@ class Runner:
             jax.block_until_ready(self.sample(outputs, sampler))
 
     def _run_padded_whole(self, key: Whole) -> None:
-        jax.block_until_ready(self.decode(key.bucket, empty_step(key.bucket, self.shapes), key.sampler))
+        for _ in range(RUNS_TO_RECORD):
+            jax.block_until_ready(self.decode(key.bucket, empty_step(key.bucket, self.shapes), key.sampler))
 
     def _run_padded_rest(self) -> None:
         """Set the options and count the tokens of no slot, and score the tokens of no prompt."""

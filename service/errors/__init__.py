@@ -51,6 +51,7 @@
         ├── SettingsError                  (variable)
         ├── PortInUse                      (host, port)
         ├── UnknownDeviceMemory            (platform, device_kind)
+        ├── UnusableAccelerator            (device_file, package)
         ├── TargetUnavailable              (target, reason)
         ├── DoesNotFit                     (needed_bytes, available_bytes)
         └── CheckpointError                (uri)
@@ -154,6 +155,7 @@ from service.errors.start import (
     StartError,
     TargetUnavailable,
     UnknownDeviceMemory,
+    UnusableAccelerator,
 )
 
 __all__ = [
@@ -230,5 +232,6 @@ __all__ = [
     "UnsupportedMediaType",
     "UnsupportedModel",
     "UnsupportedParameter",
+    "UnusableAccelerator",
     "WrongKindOfModel",
 ]

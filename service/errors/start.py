@@ -39,6 +39,19 @@ class UnknownDeviceMemory(StartError):
         self.device_kind = device_kind
 
 
+class UnusableAccelerator(StartError):
+    """The machine has an accelerator, and JAX's plugin for it is installed, but JAX found a CPU alone."""
+
+    def __init__(self, device_file: str, package: str) -> None:
+        super().__init__(
+            f"this machine has {device_file} and {package} is installed, but JAX finds no accelerator. The driver may "
+            "be too old for it: take an image for an older CUDA (ACCELERATOR=cuda12), or a newer driver. Set "
+            "JAX_PLATFORMS=cpu to serve on the processor."
+        )
+        self.device_file = device_file
+        self.package = package
+
+
 class TargetUnavailable(StartError):
     """Programs for the target machine cannot be compiled on this one."""
 

@@ -32,6 +32,11 @@ def compiler_variables() -> dict[str, str]:
     }
 
 
+def names_platform() -> bool:
+    """Return whether the operator has chosen the platforms that JAX may use."""
+    return bool(os.environ.get("JAX_PLATFORMS"))
+
+
 def size_gpu_pool(fraction: float) -> None:
     """Set the fraction of a GPU's memory for XLA's pool, 0.75 by default; call this before jax finds its devices.
 

@@ -3,14 +3,16 @@
 import logging
 from collections.abc import Mapping
 from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 
 from service.checkpoint.discover import LocatedCheckpoint, locate
 from service.checkpoint.file_set import OpenSource
 from service.checkpoint.load import is_on_this_machine
-from service.device.memory import ACCELERATOR_FRACTION, Device
-from service.errors import NotDownloaded, SettingsError
+from service.device.memory import ACCELERATOR_FRACTION, NVIDIA_FILES, Device
+from service.errors import NotDownloaded, SettingsError, UnusableAccelerator
 from service.settings import Settings
-from service.settings.compiler import dispatch_to_gpus_asynchronously, size_gpu_pool
+from service.settings.compiler import dispatch_to_gpus_asynchronously, names_platform, size_gpu_pool
 from service.start.context import StartContext
 from service.start.conversions import find_conversion
 from service.start.devices import Devices
@@ -21,6 +23,9 @@ from service.storage.retry import TransferLimits
 from service.storage.source import open_source
 
 logger = logging.getLogger(__name__)
+
+DEVICE_FILES = Path("/dev")
+GPU_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 
 
 def checkpoint_uri(settings: Settings) -> str:
@@ -64,6 +69,7 @@ def find_devices(context: StartContext) -> Devices:
 
     Raises:
         SettingsError: a setting does not apply to these devices.
+        UnusableAccelerator: see `check_platform`.
     """
     if context.devices is not None:
         return context.devices
@@ -76,6 +82,7 @@ def find_devices(context: StartContext) -> Devices:
 
         compiles = CompileCounter(lambda is_planned: _count_compile(context, is_planned=is_planned))
         devices = tuple(jax.local_devices())
+        check_platform(devices[0])
         _place_one_array(devices[0])
         facts |= {"device": devices[0].device_kind, "devices": len(devices)}
     if context.settings.host_cache_bytes and devices[0].platform == "cpu" and len(devices) == 1:
@@ -83,6 +90,20 @@ def find_devices(context: StartContext) -> Devices:
             "HOST_CACHE_BYTES", "needs an accelerator: a CPU's weights are in host memory. Raise MAX_CACHED_MODELS."
         )
     return Devices(devices, compiles)
+
+
+def check_platform(device: Device, folder: Path = DEVICE_FILES) -> None:
+    """Check that an NVIDIA GPU is not left unused in silence, because its driver is older than JAX's plugin needs.
+
+    Raises:
+        UnusableAccelerator: it would be.
+    """
+    if device.platform != "cpu" or names_platform():
+        return
+    installed = [package for package in GPU_PLUGINS if find_spec(package)]
+    found = sorted(folder.glob(NVIDIA_FILES))
+    if installed and found:
+        raise UnusableAccelerator(str(found[0]), installed[0])
 
 
 def _place_one_array(device: Device) -> None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from service.compile.aot import CPU_OPTIONS, GPU_OPTIONS, compile_programs, compiler_options
+from service.compile.aot import CPU_OPTIONS, GPU_OPTIONS, UNTIMED_OPTIONS, compile_programs, compiler_options
 from service.compile.counter import CompileCounter
 from service.compile.program import Program
 from tests.device.devices import NamedDevice
@@ -31,9 +31,12 @@ def test_programs_compile_from_shapes_alone_and_run():
 
 @pytest.mark.parametrize(("platform", "options"), [("cpu", CPU_OPTIONS), ("gpu", GPU_OPTIONS), ("tpu", {})])
 def test_the_options_are_those_of_the_platform_that_is_compiled_for(platform, options):
-    sharding = SimpleNamespace(device_set={NamedDevice(0, platform)})
-    assert compiler_options(Program("a", lambda *_: ((), ()), outputs_sharding=sharding)) == options
-    assert compiler_options(Program("a", lambda *_: ((), ()))) == CPU_OPTIONS
+    assert compiler_options(NamedDevice(0, platform)) == options
+
+
+def test_products_for_a_gpu_on_another_machine_are_not_left_to_kernels_that_want_timing():
+    elsewhere = SimpleNamespace(platform="gpu", client=SimpleNamespace(local_devices=list))
+    assert compiler_options(elsewhere) == UNTIMED_OPTIONS
 
 
 def test_the_counter_sees_a_compilation_and_an_executable_causes_none():
