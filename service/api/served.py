@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
 
@@ -10,13 +10,16 @@ from service.encoder.cache import VectorCache
 from service.errors import UnknownModel, WrongKindOfModel
 from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
 from service.text.grammar.compiler import GrammarCompiler
+from service.text.images import ImageText
 from service.text.prompt_model import PromptModel
 from service.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from service.encoder.encoder import Encoder
     from service.engine.engine import Engine
+    from service.engine.request import Adapter
     from service.media.log_mel import Recording
+    from service.media.tiles import Tiler
     from service.models.encoders.token_heads import TokenOutputs
     from service.observability.clock import Clock, QueueDeadline
     from service.text.chat_template import ChatTemplate
@@ -41,11 +44,12 @@ class Served:
         """What its prompts depend on."""
         return self._prompt_model(None)
 
-    def _prompt_model(self, chat_template: "ChatTemplate | None") -> PromptModel:
+    def _prompt_model(self, chat_template: "ChatTemplate | None", images: ImageText | None = None) -> PromptModel:
         return PromptModel(
             name=self.name,
             tokenizer=self.tokenizer,
             chat_template=chat_template,
+            images=images,
             max_model_len=self.max_model_len,
             vocab_size=self.vocab_size,
         )
@@ -109,6 +113,20 @@ class Served:
         return WrongKindOfModel(self.name, self.ability, self.routes)
 
 
+@dataclass(frozen=True)
+class Vision:
+    """How a model sees images."""
+
+    tiler: "Tiler"
+    text: ImageText
+    token_id: int  # that stands for a row
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a tile."""
+        return self.text.num_rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServedModel(Served):
     """A loaded model that continues sequences of tokens."""
@@ -118,7 +136,11 @@ class ServedModel(Served):
     stop_ids: frozenset[int]
     defaults: GenerationDefaults  # the checkpoint's
     operator_defaults: GenerationDefaults = NO_DEFAULTS  # of this model; they come before those of all models
+    read_adapter: "Callable[[str, str], Adapter] | None" = None  # by name and address; None: it has no slots for any
+    adapter: "Adapter | None" = None  # with which all requests are computed
+    base: str | None = None  # the name of the model that the adapter updates
     number_formats: Mapping[str, str]  # of activations, weights and cache: `dtype`, `quantization`, `kv_dtype`
+    vision: Vision | None = None  # None: it reads text alone
 
     @cached_property
     def grammars(self) -> GrammarCompiler:
@@ -128,12 +150,14 @@ class ServedModel(Served):
     @cached_property
     @override
     def prompt_model(self) -> PromptModel:
-        return self._prompt_model(self.chat_template)
+        return self._prompt_model(self.chat_template, None if self.vision is None else self.vision.text)
 
     @property
     @override
     def facts(self) -> Mapping[str, Any]:
-        return self.number_formats
+        if self.vision is None:
+            return self.number_formats
+        return {**self.number_formats, "modalities": {"input": ["text", "image"], "output": ["text"]}}
 
     @property
     @override
@@ -147,6 +171,28 @@ class ServedModel(Served):
     def capabilities(self) -> tuple[str, ...]:
         chat = () if self.chat_template is None else ("chat/completions", "responses", "messages")
         return (*chat, *super().capabilities)
+
+    @property
+    def series_name(self) -> str:
+        """The name of the series that count its requests: those of its engine."""
+        return self.name if self.base is None else self.base
+
+    def with_adapter(
+        self, names: tuple[str, ...], adapter: "Adapter", operator_defaults: GenerationDefaults
+    ) -> "ServedModel":
+        """Return the model that an adapter makes of this one."""
+        made = replace(
+            self,
+            name=names[0],
+            other_names=names[1:],
+            adapter=adapter,
+            base=self.name,
+            operator_defaults=operator_defaults,
+            system_fingerprint=f"{self.system_fingerprint}-{adapter.digest.hex()[:8]}",
+        )
+        # Neither depends on an adapter, and grammars that were compiled stay.
+        vars(made).update(grammars=self.grammars, prompt_model=self.prompt_model)
+        return made
 
     @property
     def has_thinking(self) -> bool:

@@ -13,12 +13,14 @@ from service.compile.program import Executable
 from service.engine.batch import PackedStep, attention_of, pack, pack_heads, pack_prompts, pack_token_masks
 from service.engine.executables import Executables
 from service.engine.limits import MAX_ATTENTION_HEADS, MAX_LOGPROBS
-from service.engine.request import Medium, StepLogprobs, TokenLogprobs
+from service.engine.request import Adapter, Medium, StepLogprobs, TokenLogprobs
 from service.engine.schedule.memory import EncoderPart, Memory
 from service.engine.schedule.plan import Plan
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
-from service.engine.steps.encode import AttendInputs, RememberInputs
+from service.engine.steps.encode import AttendInputs, KeepInputs, MediaInputs, RememberInputs
 from service.engine.steps.inputs import (
+    NOT_MEDIA,
+    AdapterInputs,
     HostOrDevice,
     PromptInputs,
     SampleInputs,
@@ -26,6 +28,7 @@ from service.engine.steps.inputs import (
     empty_count,
     empty_options,
     empty_step,
+    scalar,
     unrestricted_mask,
 )
 from service.engine.steps.keys import (
@@ -38,13 +41,14 @@ from service.engine.steps.keys import (
     Sampler,
     SingleProgram,
     Whole,
+    WriteAdapter,
     samplers,
     usual_sampler,
     whole_keys,
 )
 from service.engine.steps.logprobs import FIRST_TOP
 from service.engine.steps.sampling import Sampled
-from service.engine.steps.step import GroupInputs, SlotState
+from service.engine.steps.step import Embedded, GroupInputs, SlotState
 from service.engine.steps.whole import WholeInputs
 from service.models.interface import LayerGroup, Weights
 
@@ -61,11 +65,16 @@ class DeviceState:
         """Make the slots and the caches; on a CPU they occupy no memory until steps write them."""
         by_key = Executables(executables, shapes, groups)
         slots: SlotState
-        slots, caches = by_key[SingleProgram.INITIAL_STATE]((), [], ())
+        slots, caches, adapters, rows = by_key[SingleProgram.INITIAL_STATE]((), [], ())
         self.slots: list[jax.Array] = jax.tree.leaves(slots)
         self.replicated = slots.token_counts.sharding  # of arrays that every device has a copy of
         self.vocab_size: int = slots.token_counts.shape[1]
         self.caches: list[list[jax.Array]] = [jax.tree.leaves(cache) for cache in caches]
+        self.rows: list[jax.Array] = jax.tree.leaves(rows)  # of all media; empty for a model that sees none
+        # The slots of adapters, of each layer group, by the names of the arrays.
+        self.adapters: list[dict[str, jax.Array]] = [
+            dict(zip(group.adapters, arrays, strict=True)) for group, arrays in zip(groups, adapters, strict=True)
+        ]
 
     def run_whole(self, executable: Executable, weights: Sequence[jax.Array], inputs: WholeInputs) -> Any:
         """Start a program that takes all of the state, and return its outputs at once."""
@@ -198,10 +207,13 @@ class Runner:
             for group in encoder_groups
         ]
         self._encoded: jax.Array | None = None  # the hidden states of the memory that is being encoded
-        self._weights: list[jax.Array] = jax.tree.leaves(weights)
         self._unembed = weights.get("unembed", weights.get("embed"))
         self._executables = Executables(executables, shapes, layer_groups)
         self._state = state or DeviceState(shapes, layer_groups, executables)
+        weights = dict(itertools.chain(weights.items(), *(adapters.items() for adapters in self._state.adapters)))
+        self._weights: list[jax.Array] = jax.tree.leaves(weights)
+        self._places = {name: place for place, name in enumerate(sorted(weights))}  # among the leaves
+        self._layer_groups = layer_groups
         self._groups = [
             LayerGroupState(group.kind, group.layers, [weights[name] for name in group.weights], cache)
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
@@ -219,6 +231,8 @@ class Runner:
             plan: the step.
             read_previous: called while the step runs, before a sampling that depends on the previous step's tokens.
         """
+        for write in plan.writes:
+            self.write_adapter(write.slot, write.adapter)
         if plan.part is not None:
             return self.encode(plan.part)
         step = pack(plan, self._executables.available, self.shapes)
@@ -249,11 +263,21 @@ class Runner:
         prompt_logprobs = self._prompt_logprobs(step, outputs.hidden)
         return StepResult(step, sampled, outputs.hidden, prompt_logprobs, outputs.scores, memory_len)
 
+    def write_adapter(self, slot: int, adapter: Adapter) -> None:
+        """Start the writing of an adapter into a slot; steps that are in flight still read what was there."""
+        of_groups = zip(self._layer_groups, self._groups, self.adapter_slots, adapter.arrays, strict=True)
+        for group, state, slots, arrays in of_groups:
+            if not arrays:
+                continue
+            self._executables[WriteAdapter(group.kind)]((), slots, AdapterInputs(scalar(slot), arrays))
+            for name, array in zip(group.adapters, slots, strict=True):
+                state.weights[group.weights.index(name)] = self._weights[self._places[name]] = array
+
     def encode(self, part: EncoderPart) -> "EncodedPart":
-        """Start a part of an encoding: some layers of the encoder, after which the last part writes the pages."""
+        """Start a part of an encoding: some layers of the encoder, after which the last part keeps the output."""
         hidden = self._encoded
         if part.number == 0:
-            features = np.asarray(part.memory.medium.features, np.float32)
+            features = part.memory.medium.features
             hidden = self._executables[SingleProgram.ENCODE_BEGIN](self._weights, [], features)
         group = self._encoder_groups[part.number]
         self._encoded = hidden = self._executables[OfMemory(MemoryPart.ENCODE, group.kind)](group.weights, [], hidden)
@@ -261,6 +285,9 @@ class Runner:
             return EncodedPart(hidden)
         self._encoded = None
         output = self._executables[SingleProgram.ENCODE_END](self._weights, [], hidden)
+        if self.shapes.media is not None:
+            kept = KeepInputs(output, scalar(part.memory.pages[0]))
+            return EncodedPart(self._executables[SingleProgram.KEEP_ROWS]([], self._state.rows, kept))
         inputs = RememberInputs(output, np.array(part.memory.pages, np.int32))
         done = [
             self._executables[OfMemory(MemoryPart.REMEMBER, g.kind)](g.weights, g.cache, inputs) for g in self._groups
@@ -280,7 +307,7 @@ class Runner:
             inputs: the host's part of it.
             heads: returns those of some layers whose scores are wanted; None if none are.
         """
-        layers, places, sampled = self._run(Embed(bucket), inputs.packed)
+        layers, places, sampled = self._embed(bucket, inputs)
         page_table = jax.device_put(inputs.page_table, self._state.replicated)
         memory_table = inputs.memory_table
         if memory_table is not None:
@@ -300,6 +327,12 @@ class Runner:
                 scores.append((group.layers, of_heads))
             layers = layers._replace(hidden=hidden)
         return ModelOutputs(hidden, hidden if last is None else last, sampled, tuple(scores))
+
+    def _embed(self, bucket: Bucket, inputs: StepInputs) -> Embedded:
+        if inputs.media_rows is None:
+            return self._run(Embed(bucket), inputs.packed)
+        [rows] = self._state.rows
+        return self._run(Embed(bucket, has_media=True), MediaInputs(inputs.packed, inputs.media_rows, rows))
 
     def sample(self, outputs: ModelOutputs, sampler: Sampler, token_mask: HostOrDevice | None = None) -> Sampled:
         """Start the sampling of the tokens that follow a step.
@@ -343,8 +376,21 @@ class Runner:
     @property
     def product_weights(self) -> list[jax.Array]:
         """The weights that every decode step reads: those of the layers, and that of the logits."""
-        layers = itertools.chain.from_iterable(group.weights for group in self._groups)
+        layers = [
+            array
+            for group, state in zip(self._layer_groups, self._groups, strict=True)
+            for name, array in zip(group.weights, state.weights, strict=True)
+            if name not in group.adapters
+        ]
         return [*layers, *([] if self._unembed is None else [self._unembed])]
+
+    @property
+    def adapter_slots(self) -> list[list[jax.Array]]:
+        """The arrays of the slots of adapters, of each layer group in the order of `LayerGroup.adapters`."""
+        return [
+            [state.weights[group.weights.index(name)] for name in group.adapters]
+            for group, state in zip(self._layer_groups, self._groups, strict=True)
+        ]
 
     def cache_leaves(self) -> list[jax.Array]:
         """Return the arrays of all caches, as they are after the last dispatched step."""
@@ -384,20 +430,38 @@ class Runner:
             self._run(SingleProgram.PROMPT_LOGPROBS, PromptInputs(hidden, np.zeros(len(hidden), np.int32)))
         )
 
+        if self.shapes.adapters is not None:
+            arrays = tuple(
+                tuple(np.zeros(array.shape[1:], array.dtype) for array in slots) for slots in self.adapter_slots
+            )
+            self.write_adapter(self.shapes.adapters.num_slots, Adapter("", b"", arrays))  # which is no slot
+
     def _run_padded_encoder(self) -> None:
-        """Encode silence into no page, and look at what no token attends to."""
+        """Encode nothing into no place, and take it for no token, or look at what no token attends to."""
+        shapes = self.shapes
+        if shapes.media is None:
+            assert shapes.memory is not None
+            self._run_padded_attention()
+            medium = np.zeros(shapes.memory.medium, np.float32)
+            memory = Memory(Medium(b"", medium), b"", [shapes.num_pages] * shapes.memory_pages, 0)
+        else:
+            medium = np.zeros(shapes.media.medium, np.uint8)
+            memory = Memory(Medium(b"", medium), b"", [shapes.media.num_media], 0)
+            for bucket in shapes.prompt_buckets:
+                step = empty_step(bucket, shapes)
+                media_rows = np.full(step.token_ids.shape, NOT_MEDIA, np.int32)
+                jax.block_until_ready(self._embed(bucket, step._replace(media_rows=media_rows)))
+        count = len(self._encoder_groups)
+        for number in range(count):
+            jax.block_until_ready(self.encode(EncoderPart(memory, number, number == count - 1)).output)
+
+    def _run_padded_attention(self) -> None:
         bucket = max(self.shapes.prompt_buckets)
 
         def no_heads(layers: range) -> Int[np.ndarray, "layer head"]:
             return np.zeros((len(layers), MAX_ATTENTION_HEADS), np.int32)
 
         jax.block_until_ready(self.run_model(bucket, empty_step(bucket, self.shapes), no_heads).last)
-        assert self.shapes.memory is not None
-        pages = [self.shapes.num_pages] * self.shapes.memory_pages
-        memory = Memory(Medium(b"", np.zeros(self.shapes.memory.medium, np.float32)), b"", pages, 0)
-        count = len(self._encoder_groups)
-        for number in range(count):
-            jax.block_until_ready(self.encode(EncoderPart(memory, number, number == count - 1)).output)
 
     def _run(self, key: ProgramKey, inputs: Any) -> Any:
         """Start a program that updates the slots, and return its outputs at once."""

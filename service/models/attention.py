@@ -103,7 +103,8 @@ class StepAttention:
             key: weights[key].flatten_axes(heads, "qkv") for key in ("qkv", scale_name("qkv")) if key in weights
         }
         out = self.multiply(x, matrices, "qkv", ("embed",))
-        return hax.named(jax.lax.optimization_barrier(out.array), out.axes).unflatten_axis("qkv", heads)
+        out = hax.named(jax.lax.optimization_barrier(out.array), out.axes).unflatten_axis("qkv", heads)
+        return self.multiply.adapted(out, x, weights, "qkv", ("embed",))
 
 
 @dataclass(frozen=True)

@@ -23,18 +23,20 @@ from service.kernels.products.linear import PLAIN, Products
 from service.kernels.products.quantized import Fp8Products
 from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
+from service.models.adapter_arrays import AdapterShapes, adapter_specs, weight_parts
 from service.models.attention import MemoryAttention, StepAttention
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig
 from service.models.feed_forward import feed_forward
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
 from service.models.layer_groups import layer_groups
-from service.models.multiply import Multiply, NamedWeights
+from service.models.multiply import Multiply, NamedWeights, TokenAdapters
 from service.models.norm import normalized
 from service.models.quantization import Quantization, scale_name
 from service.models.rope import RopeConfig
 from service.models.rotation import Rotation
 from service.models.speech import SpeechEncoding
+from service.models.vision import ImageEncoding
 from service.models.weight_spec import WeightSpec
 
 FLOAT32 = np.dtype(np.float32)
@@ -54,6 +56,7 @@ class Decoder:
     kv_dtype: np.dtype | None = None  # of the cache; None for that of activations
     fp8: Fp8Products = Fp8Products.FUSED  # of weights in FP8
     weight_dtype: np.dtype | None = None  # of weights of products that are not quantized; None for that of activations
+    adapters: AdapterShapes | None = None  # the slots of adapters; None without any
 
     @property
     def shardings(self) -> Shardings | None:
@@ -85,14 +88,17 @@ class Decoder:
         return 0 if encoder is None else encoder.num_positions
 
     @property
-    def encoder(self) -> SpeechEncoding | None:
-        """The encoder whose output is the memory of sequences."""
+    def encoder(self) -> SpeechEncoding | ImageEncoding | None:
+        """The encoder of what is heard or seen."""
+        if self.config.image_encoder is not None:
+            return ImageEncoding(self.config.image_encoder, self.weight_specs(), self.dtype, self.products)
         config = self.config.speech_encoder
         return None if config is None else SpeechEncoding(config, self.weight_specs(), self.dtype, self.products)
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:
-        """Name every weight array."""
-        return decoder_weight_specs(self.config, self.dtype, self.quantization, self.weight_dtype)
+        """Name every weight array, and those of the slots of adapters."""
+        specs = decoder_weight_specs(self.config, self.dtype, self.quantization, self.weight_dtype)
+        return specs if self.adapters is None else (*specs, *adapter_specs(specs, self.adapters, self.dtype))
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
@@ -160,12 +166,17 @@ class Decoder:
         specs = {spec.name: spec for spec in self.weight_specs()}
         named = self._named(dict(zip(group.weights, weights, strict=True)), [specs[name] for name in group.weights])
         hidden = hax.named(inputs.hidden, ("token", "embed"))
-        multiply = replace(self._multiply, spans=inputs.regions.spans(len(inputs.hidden)))
-        attend = StepAttention(multiply, self._kernel, inputs.regions)
+        step_multiply = replace(self._multiply, spans=inputs.regions.spans(len(inputs.hidden)))
+        parts = {} if inputs.adapters is None else weight_parts(specs.values())
         new_cache, scores = [], []
         for number, layer_cache in zip(group.layers, cache, strict=True):
             layer, prefix = self.config.layers[number], f"layers.{number}."
             own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
+            multiply = step_multiply
+            if inputs.adapters is not None:
+                of_layer = {key.removeprefix(prefix): value for key, value in parts.items() if key.startswith(prefix)}
+                multiply = replace(step_multiply, adapters=TokenAdapters(inputs.adapters, of_layer))
+            attend = StepAttention(multiply, self._kernel, inputs.regions)
             rope = layer.attention.rotation
             rotation = None if rope is None else inputs.rotation[self.config.rotations.index(rope)]
             x = normalized(hidden, layer.attention_norm, own, "attention_norm")

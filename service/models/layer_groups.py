@@ -7,6 +7,7 @@ Calling one for a few layers at a time costs no measurable time: the device is s
 
 from collections.abc import Hashable, Sequence
 
+from service.models.adapter_arrays import A, B
 from service.models.interface import LayerGroup
 from service.models.weight_spec import WeightSpec
 
@@ -34,7 +35,9 @@ def layer_groups(
     groups = []
     for part in _cut(len(layers), min(GROUP_SIZES, key=cost)):
         first = first_of_kind.setdefault(tuple(layers[layer] for layer in part), part)
-        groups.append(LayerGroup(_kind(first, prefix), part, _weights(specs, part, prefix)))
+        weights = _weights(specs, part, prefix)
+        adapters = tuple(name for name in weights if name.endswith((A, B)))
+        groups.append(LayerGroup(_kind(first, prefix), part, weights, adapters))
     return tuple(groups)
 
 

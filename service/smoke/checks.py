@@ -43,6 +43,10 @@ def check_models(session: Session) -> Finding:
     if session.requested_model is not None and session.requested_model not in served:
         raise CheckFailed(f"serves {', '.join(served)}, not {session.requested_model}", reply)
     session.model = model = session.requested_model or served[0]
+    # One that has answered before, if any, since whoever uploaded the others may not be done.
+    listed = [take(reply, document, f"data.{i}", dict) for i in range(count)]
+    adapters = sorted((e.get("state") != "ready", e["id"]) for e in listed if e.get("parent") == model)
+    session.adapter = adapters[0][1] if adapters else None
     one = session.client.get(f"/v1/models/{quote(model)}")
     expect_status(one, 200)
     expect_value(one, json_of(one), "id", (model,))
@@ -119,7 +123,7 @@ def check_stream(session: Session) -> Finding:
 
 
 def check_completions(session: Session) -> Finding:
-    """Check a completion, with log-probabilities unless the service refuses them."""
+    """Check a completion, with log-probabilities unless the service refuses them; and one by an adapter."""
     body = _completion_body(session)
     reply = session.client.post(COMPLETIONS, {**body, "logprobs": 1})
     has_logprobs = reply.status != 400
@@ -135,7 +139,16 @@ def check_completions(session: Session) -> Finding:
     if has_logprobs:
         _expect_logprobs(reply, answer)
     logprobs = "log-probabilities" if has_logprobs else "logprobs are refused by name"
-    return Finding(f"{_quoted(text)}, {count} tokens, {reason}, {logprobs}", {"has_logprobs": has_logprobs})
+    adapter = session.adapter
+    adapted = "" if adapter is None else f"; {adapter}: {_quoted(_complete_by_adapter(session, adapter))}"
+    return Finding(f"{_quoted(text)}, {count} tokens, {reason}, {logprobs}{adapted}", {"has_logprobs": has_logprobs})
+
+
+def _complete_by_adapter(session: Session, adapter: str) -> str:
+    reply = session.client.post(COMPLETIONS, {**_completion_body(session), "model": adapter})
+    expect_status(reply, 200)
+    expect_value(reply, json_of(reply), "model", (adapter,))
+    return take(reply, json_of(reply), "choices.0.text", str)
 
 
 ALL_CHECKS = (

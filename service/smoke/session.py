@@ -29,6 +29,7 @@ class Session:
     requested_model: str | None = None
     report: Callable[[str], None] = lambda _: None  # shows progress
     model: str | None = None  # set by the check `models`
+    adapter: str | None = None  # of the model, set by the check `models` if one is served
     takes_messages: bool = True  # unset by the check `chat` if the model has no chat template
     capabilities: frozenset[str] | None = None  # of the model, if /v1/models lists them
     outcomes: list[Outcome] = field(default_factory=list)

@@ -173,7 +173,7 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
     with context.progress.phase(Phase.TOKENIZER) as fields:
         from service.start.kinds.model_spec import Text
         from service.text.json_file import read_json
-        from service.text.load import load_chat_template, load_tokenizer, special_tokens_of
+        from service.text.load import load_chat_template, load_tokenizer, read_preprocessor, special_tokens_of
 
         uri = checkpoint.tokenizer.source.uri
         tool_call_parser = context.settings.tool_call_parser
@@ -194,7 +194,8 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
         if template is not None:
             template.wait()
         fields |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
-    return Text(tokenizer, template, read_json(tokenizer_files, "generation_config.json", uri))
+    generation = read_json(tokenizer_files, "generation_config.json", uri)
+    return Text(tokenizer, template, generation, read_preprocessor(tokenizer_files, uri))
 
 
 def _parse_once(parsed: "LruCache[TokenizerBackend]", content: bytes) -> "TokenizerBackend":

@@ -1,10 +1,11 @@
 """The programs of a runner: each compiled function with its name and its shapes."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -13,19 +14,26 @@ from service.engine.limits import MAX_ATTENTION_HEADS
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.encode import (
     AttendInputs,
+    KeepInputs,
+    MediaInputs,
     RememberInputs,
     attend_layer_group,
+    embed_media,
     encode_begin,
     encode_end,
     encode_layers,
+    initial_rows,
+    keep_rows,
     remember,
 )
 from service.engine.steps.inputs import (
+    AdapterInputs,
     PromptInputs,
     SampleInputs,
     empty_count,
     empty_options,
     empty_step,
+    scalar,
     unrestricted_mask,
 )
 from service.engine.steps.keys import (
@@ -37,6 +45,7 @@ from service.engine.steps.keys import (
     Sample,
     Sampler,
     SingleProgram,
+    WriteAdapter,
     distinct,
     samplers,
     whole_keys,
@@ -60,9 +69,10 @@ from service.engine.steps.step import (
     run_layer_group,
     sample_step,
     set_options,
+    write_adapter,
 )
 from service.engine.steps.whole import WholeInputs, WholeState, WholeSteps
-from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, RemembersMedia
+from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, TakesMedia
 
 type SampleFunction = Callable[[Float[Array, "slot vocab"], SamplingState, Any], Sampled]
 
@@ -73,7 +83,7 @@ def engine_programs(
     """Return all programs that a runner of these shapes needs."""
     programs = _EnginePrograms(model, shapes, weight_shapes)
     steps = [*programs.embeds(), *programs.sampling(), *programs.layer_groups(), *programs.whole()]
-    return [programs.initial(), *steps, *programs.encoding(), *programs.attending()]
+    return [programs.initial(), *steps, *programs.encoding(), *programs.attending(), *programs.adapter_writes()]
 
 
 class _EnginePrograms:
@@ -88,11 +98,16 @@ class _EnginePrograms:
 
     def initial(self) -> Program:
         """Return the program that makes the device state."""
+        groups = self._model.layer_groups
 
         def make(_: Any, none: Any, __: Any) -> tuple[Any, Any]:
-            return none, (self._make_slots(), tuple(map(self._make_cache, self._model.layer_groups)))
+            adapters = [[jnp.zeros(a.shape, a.dtype) for a in self._adapters_of(group)] for group in groups]
+            rows = () if self._shapes.media is None else self._make_rows()
+            return none, (self._make_slots(), tuple(map(self._make_cache, groups)), adapters, rows)
 
-        shardings = (self._place.replicated, self._place.cache)
+        replicated, is_split = self._place.replicated, self._place.cache is not None
+        of_adapters = [[a.sharding if is_split else None for a in self._adapters_of(group)] for group in groups]
+        shardings = (replicated, self._place.cache, of_adapters, replicated)
         return Program(str(SingleProgram.INITIAL_STATE), make, outputs_sharding=shardings)
 
     def embeds(self) -> list[Program]:
@@ -100,7 +115,7 @@ class _EnginePrograms:
         return [
             self._of_slots(
                 Embed(bucket),
-                functools.partial(embed_tokens, self._model, bucket),
+                functools.partial(embed_tokens, self._model, bucket, has_adapters=self._shapes.adapters is not None),
                 empty_step(bucket, self._shapes).packed,
             )
             for bucket in self._shapes.buckets
@@ -139,7 +154,7 @@ class _EnginePrograms:
 
     def whole(self) -> list[Program]:
         """Return the decode steps that are one program each, where the device prefers those."""
-        steps = WholeSteps(self._model)
+        steps = WholeSteps(self._model, has_adapters=self._shapes.adapters is not None)
         caches = tuple(placed(self._cache_shapes(group), self._place.cache) for group in self._model.layer_groups)
         programs = []
         for key in whole_keys(self._shapes):
@@ -150,17 +165,15 @@ class _EnginePrograms:
         return programs
 
     def encoding(self) -> list[Program]:
-        """Return the programs that make a memory; none of a model without an encoder."""
+        """Return the programs that encode a medium, and those that take its output; none without an encoder."""
         model = self._model
-        if not isinstance(model, RemembersMedia) or (encoder := model.encoder) is None:
+        if not isinstance(model, TakesMedia) or (encoder := model.encoder) is None:
             return []
-        features = jax.ShapeDtypeStruct(encoder.features_shape, np.float32)
-        hidden = jax.eval_shape(encoder.begin, self._weights, features)
-        written = RememberInputs(hidden, _int32(self._shapes.memory_pages))
+        hidden = jax.eval_shape(encoder.begin, self._weights, encoder.features)
+        output = jax.eval_shape(encoder.end, self._weights, hidden)
+        begin, end = functools.partial(encode_begin, encoder), functools.partial(encode_end, encoder)
         return [
-            self._program(
-                SingleProgram.ENCODE_BEGIN, functools.partial(encode_begin, encoder), (self._weights, (), features)
-            ),
+            self._program(SingleProgram.ENCODE_BEGIN, begin, (self._weights, (), encoder.features)),
             *(
                 self._program(
                     OfMemory(MemoryPart.ENCODE, group.kind),
@@ -169,23 +182,38 @@ class _EnginePrograms:
                 )
                 for group in distinct(encoder.layer_groups)
             ),
-            self._program(
-                SingleProgram.ENCODE_END, functools.partial(encode_end, encoder), (self._weights, (), hidden)
-            ),
-            *(
-                self._program(
-                    OfMemory(MemoryPart.REMEMBER, group.kind),
-                    functools.partial(remember, model, group),
-                    (self._of(group), placed(self._cache_shapes(group), self._place.cache), written),
-                )
-                for group in distinct(model.layer_groups)
-            ),
+            self._program(SingleProgram.ENCODE_END, end, (self._weights, (), hidden)),
+            *(self._remembering(model, output) if self._shapes.media is None else self._seeing(output)),
         ]
 
+    def _remembering(self, model: TakesMedia, output: jax.ShapeDtypeStruct) -> Iterator[Program]:
+        """Yield the programs that write an encoder's output into the cache."""
+        written = RememberInputs(output, _int32(self._shapes.memory_pages))
+        for group in distinct(self._model.layer_groups):
+            yield self._program(
+                OfMemory(MemoryPart.REMEMBER, group.kind),
+                functools.partial(remember, model, group),
+                (self._of(group), placed(self._cache_shapes(group), self._place.cache), written),
+            )
+
+    def _seeing(self, output: jax.ShapeDtypeStruct) -> Iterator[Program]:
+        """Yield the programs that keep an encoder's rows, and take them for tokens."""
+        rows = placed(jax.eval_shape(self._make_rows), self._place.replicated)
+        yield self._program(SingleProgram.KEEP_ROWS, keep_rows, ((), rows, KeepInputs(output, _int32())))
+        for bucket in self._shapes.prompt_buckets:
+            numbers = _int32(bucket.num_rows, self._shapes.row_tokens)
+            inputs = MediaInputs(empty_step(bucket, self._shapes).packed, numbers, rows)
+            begin = functools.partial(embed_media, self._model, bucket, has_adapters=self._shapes.adapters is not None)
+            yield self._of_slots(Embed(bucket, has_media=True), begin, inputs)
+
+    def _make_rows(self) -> Float[Array, "medium row hidden"]:
+        assert self._shapes.media is not None
+        return initial_rows(self._shapes.media, self._model.hidden_size, self._model.dtype)
+
     def attending(self) -> list[Program]:
-        """Return the programs that tell what heads attend to; none of a model without an encoder."""
+        """Return the programs that tell what heads attend to; none of a model that does not attend to an encoder."""
         model = self._model
-        if not isinstance(model, RemembersMedia) or model.encoder is None:
+        if not isinstance(model, TakesMedia) or self._shapes.memory is None:
             return []
         step = self._group_inputs(max(self._shapes.prompt_buckets))
         return [
@@ -200,6 +228,21 @@ class _EnginePrograms:
             )
             for group in distinct(model.layer_groups)
         ]
+
+    def adapter_writes(self) -> list[Program]:
+        """Return the programs that write adapters into slots; none of an engine without slots."""
+        return [
+            self._program(
+                WriteAdapter(group.kind),
+                write_adapter,
+                ((), arrays, AdapterInputs(scalar(0), tuple(_without_slots(array) for array in arrays))),
+            )
+            for group in distinct(self._model.layer_groups)
+            if (arrays := self._adapters_of(group))
+        ]
+
+    def _adapters_of(self, group: LayerGroup) -> list[jax.ShapeDtypeStruct]:
+        return [self._weights[name] for name in group.adapters]
 
     def _of(self, group: LayerGroup) -> list[jax.ShapeDtypeStruct]:
         return [self._weights[name] for name in group.weights]
@@ -231,7 +274,9 @@ class _EnginePrograms:
         step = empty_step(bucket, self._shapes)
         hidden, rotation = self._embedded(self._shapes.padding(bucket))
         no_tables = step.page_table[:, :0]
-        layers = LayerGroupInputs(hidden, rotation, step._replace(page_table=no_tables).regions)
+        adapters = None if self._shapes.adapters is None else _int32(self._shapes.padding(bucket))
+        regions = step._replace(page_table=no_tables).regions
+        layers = LayerGroupInputs(hidden, rotation, regions, adapters=adapters)
         places = step.places if bucket.num_rows else None
         return GroupInputs(layers, step.page_table, places, step.memory_table)
 
@@ -251,6 +296,10 @@ class _EnginePrograms:
         constants, state, inputs = arguments
         shaped = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
         return Program(str(key), function, constants, state, shaped, self._place.replicated, self._place.replicated)
+
+
+def _without_slots(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 
 def _int32(*shape: int) -> jax.ShapeDtypeStruct:
