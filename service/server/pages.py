@@ -1,6 +1,7 @@
 """The pages for people, each sent as one document with its styles and scripts in it.
 
-A chat at `/`, which leaves for `/vectors` where no model chats; texts compared and ranked there; the API at `/docs`.
+A chat at `/`, which leaves for `/vectors` or `/hear` where no model chats; texts compared and ranked at the first,
+recordings written down at the second; the API at `/docs`.
 
 They hold no secret, so they need no key; what they ask the service for needs one. A browser runs only the scripts and
 the styles whose digests the policy names.
@@ -18,7 +19,7 @@ from starlette.types import Scope, Send
 from service.errors import MethodNotAllowed
 
 FOLDER = Path(__file__).parent / "html"
-PAGES = {"/": "chat.html", "/vectors": "vectors.html", "/docs": "docs.html"}
+PAGES = {"/": "chat.html", "/vectors": "vectors.html", "/hear": "hear.html", "/docs": "docs.html"}
 ALLOWED_METHODS = ("GET", "HEAD")
 
 

@@ -374,8 +374,9 @@ class Settings(BaseModel):
     )
     page: bool = Field(
         default=True,
-        description="Whether to serve a chat page at `/`, a page to compare texts at `/vectors`, and the API "
-        "documentation at `/docs`. The pages need no key; they use the API with the key that the visitor enters.",
+        description="Whether to serve a chat page at `/`, a page to compare texts at `/vectors`, one to write down "
+        "recordings at `/hear`, and the API documentation at `/docs`. The pages need no key; they use the API with the "
+        "key that the visitor enters.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO",

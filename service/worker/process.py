@@ -195,7 +195,8 @@ class _Child:
     def send(self, request: bytes, timeout_s: float) -> None:
         """Send a call; raises OSError if the process is gone."""
         self._channel.settimeout(timeout_s)
-        self._channel.sendall(len(request).to_bytes(LENGTH_BYTES) + request)
+        self._channel.sendall(len(request).to_bytes(LENGTH_BYTES))
+        self._channel.sendall(request)  # not copied behind its length: it may have many megabytes
 
     def receive(self, timeout_s: float) -> Answer:
         """Return the answer to the oldest call that has none.

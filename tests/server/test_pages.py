@@ -15,7 +15,7 @@ from service.server.pages import FOLDER, PAGES
 from tests.server.early_app import early_app
 from tests.server.test_early import StartingService, ask, echo
 
-MAX_COMPRESSED_BYTES = {"/": 120_000, "/vectors": 20_000, "/docs": 20_000}
+MAX_COMPRESSED_BYTES = {"/": 120_000, "/vectors": 20_000, "/hear": 20_000, "/docs": 20_000}
 LIBRARIES = (FOLDER / "libraries.js").read_text()
 LOCK_FILE = Path(__file__).parents[2] / "scripts" / "page_libraries" / "package-lock.json"
 # The names of XML vocabularies, which no browser fetches.

@@ -4,7 +4,7 @@ Source: https://www.rfc-editor.org/rfc/rfc7578
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, override
+from typing import Any, NamedTuple, get_origin, override
 
 import jiter
 from fastapi import Request
@@ -134,7 +134,14 @@ def _add(document: dict[str, Any], name: str, text: str) -> None:
 
 
 def _typed(kind: type[WireObject], document: dict[str, Any]) -> dict[str, Any]:
-    """Return a form's fields with the values that JSON has for those that are not texts."""
+    """Return a form's fields with the values that JSON has for those that are not texts.
+
+    Raises:
+        InvalidParameter: a field that takes one value is there several times.
+    """
+    for name, field in kind.model_fields.items():
+        if isinstance(document.get(name), list) and get_origin(field.annotation) is not tuple:
+            raise InvalidParameter(f"Invalid '{name}': it takes one value. Send it once.", param=name)
     texts = {name for name, field in kind.model_fields.items() if field.annotation in (str, str | None)}
     return {name: value if name in texts else _valued(value) for name, value in document.items()}
 

@@ -29,6 +29,7 @@ from service.errors import (
 # In one request: messages, their parts, tools, tool calls. Ten times as many as fit into a context of a million tokens
 # would take seconds to check.
 MAX_OBJECTS = 16384
+UNION_MEMBER = "literal["  # how pydantic names one of the types that a field may have
 MAX_ECHOED_CHARS = 64  # of a client's field name in an error
 
 MAX_IGNORED = 1024  # ignored fields that are recorded of one request
@@ -237,6 +238,8 @@ def _is_neutral(value: Any, neutral: tuple[Any, ...] | None) -> bool:
 def _request_error(details: ErrorDetails) -> RequestError:
     param = ""
     for step in details["loc"]:
+        if isinstance(step, str) and step.startswith(UNION_MEMBER):
+            continue
         param += f"[{step}]" if isinstance(step, int) else f".{step[:MAX_ECHOED_CHARS]}" if param else str(step)
     if details["type"] == "missing":
         return MissingParameter(param)

@@ -417,8 +417,10 @@ async function readModels() {
   const models = (await response.json()).data;
   const chats = models.filter(isChat), writers = models.filter(({ capabilities }) => capabilities?.includes("completions"));
   // What a model can do is known once it was loaded.
-  at("vectors").hidden = models.every(({ capabilities }) => capabilities?.includes("completions"));
-  if (!chats.length && !writers.length) { location.replace("vectors"); return false; }
+  const hears = ({ capabilities }) => capabilities?.includes("audio/transcriptions") ?? false;
+  at("vectors").hidden = models.every((model) => hears(model) || model.capabilities?.includes("completions"));
+  at("hear").hidden = !models.some(hears);
+  if (!chats.length && !writers.length) { location.replace(models.some(hears) ? "hear" : "vectors"); return false; }
   const known = chats.filter(({ capabilities }) => capabilities);
   showModels(chats.length ? [...known, ...chats.filter((model) => !known.includes(model))] : writers);
   return true;

@@ -15,6 +15,7 @@ from service.api.batch.files import Files
 from service.errors import NotReady
 from service.observability.metrics import Metrics
 from service.storage.folder_store import FolderStore
+from tests.api.hearing.scripted_speech import SpeechService
 from tests.api.scripted_engine import Service
 from tests.api.vectors.scripted_encoder import EncoderService
 from tests.server.early_app import early_app
@@ -53,6 +54,11 @@ def chat_service(folder, **settings):
 def encoder_service(_folder, **settings):
     """Return a service of an encoder."""
     return EncoderService(**settings)
+
+
+def hearing_service(_folder, **settings):
+    """Return a service of a model that hears."""
+    return SpeechService(max_audio_bytes=2**24, **settings)
 
 
 class Site:
