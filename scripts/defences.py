@@ -80,12 +80,11 @@ DEFENCES = (
     Defence("T17", "service/bundles/signature.py", "if not self._keys:\n            return True", "return True",
             "tests/bundles/test_poisoned_bundle.py::"
             "test_a_bundle_without_our_signature_is_not_unpickled_and_requests_are_answered"),
-    Defence("T18", "service/api/schema/chat.py", '    supported_types: ClassVar[tuple[str, ...]] = _TEXT_TYPES\n\n'
-            '    type: Literal["text", "input_text", "output_text", "refusal"] = "text"\n', "    type: str\n",
+    Defence("T18", "service/api/generation/chat_prompt.py",
+            """raise UnsupportedParameter(f"{param}.type", f"the model '{model.name}' reads text alone.")""", "pass",
             "tests/api/test_untrusted_content.py::test_media_are_neither_fetched_nor_decoded"),
-    Defence("T19", "service/api/schema/chat.py", '    supported_types: ClassVar[tuple[str, ...]] = _TEXT_TYPES\n\n'
-            '    type: Literal["text", "input_text", "output_text", "refusal"] = "text"\n', "    type: str\n",
-            "tests/api/test_untrusted_content.py::test_media_are_neither_fetched_nor_decoded"),
+    Defence("T19", "service/media/images.py", "if size.width * size.height > MAX_PIXELS:", "if False:",
+            "tests/media/test_images.py::test_pixels_are_bounded_before_any_is_decoded"),
     Defence("T20", "service/api/http/auth.py", 'scope["path"] not in PROBE_PATHS',
             'scope["path"] not in PROBE_PATHS and not scope["path"].startswith("//")',
             f"{THREATS}t20_nothing_opens_without_a_key"),
@@ -115,7 +114,12 @@ DEFENCES = (
             "str(error.response.headers)",
             "tests/contract/test_canaries.py::"
             "test_a_model_that_the_hub_refuses_shows_no_token_to_those_who_name_it"),
-    Defence("T31", "service/catalogue/catalogue.py",
+    Defence("T31", "service/text/images.py", "if len(parts) != len(images) + 1:", "if False:",
+            "tests/api/test_seeing.py::test_no_text_of_a_request_stands_for_an_image"),
+    Defence("T32", "service/engine/schedule/pages.py",
+            "if placed.start < start + page_size and start < placed.end:", "if False:",
+            "tests/engine/schedule/test_media.py::test_another_medium_or_place_shares_the_pages_before_it_alone"),
+    Defence("T33", "service/catalogue/catalogue.py",
             'if inside.startswith("/") or "://" in inside or name_fault(inside) is not None:', "if False:",
             "tests/server/test_adapters.py::"
             "test_what_is_no_adapter_of_this_catalogue_is_refused_with_the_reason"),

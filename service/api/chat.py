@@ -29,9 +29,9 @@ async def create_chat_completion(
 ) -> Response:
     """Answer a chat.
 
-    Deviations: text only (`schema.chat` lists the refused fields); `n` is 8 at most; without a limit the answer may
-    fill the context; `completion_tokens` and `logprobs` exclude the stop token; a stream begins with the first token;
-    log-probabilities are the model's own, before temperature, bias and penalties.
+    Deviations: text, and images for a model that sees (`schema.chat` lists the refused fields); `n` is 8 at most;
+    without a limit the answer may fill the context; `completion_tokens` and `logprobs` exclude the stop token; a stream
+    begins with the first token; log-probabilities are the model's own, before temperature, bias and penalties.
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """

@@ -48,8 +48,8 @@ async def create_message(
 ) -> Response:
     """Answer with a message.
 
-    Deviations: text only; tools that Anthropic runs are offered to nobody; without `thinking` the model's chat
-    template decides whether it thinks; `budget_tokens` is not enforced; cached prefixes are found without
+    Deviations: text and images only; tools that Anthropic runs are offered to nobody; without `thinking` the model's
+    chat template decides whether it thinks; `budget_tokens` is not enforced; cached prefixes are found without
     `cache_control`, and keeping one has no price. A stream's first events come with the first token.
 
     Source: https://docs.anthropic.com/en/api/messages

@@ -48,9 +48,9 @@ async def create_response(
 ) -> Response:
     """Answer with a response, which is kept unless `store` is false, and which `previous_response_id` continues.
 
-    Deviations: text only; tools that OpenAI runs itself are offered to nobody; `strict` is false by default, and calls
-    satisfy their schemas all the same; a stream's first events come with the first token; a response in the background
-    is not streamed. Where nothing can be kept, the answer is given all the same, and its `store` is false.
+    Deviations: text and images only; tools that OpenAI runs itself are offered to nobody; `strict` is false by default,
+    and calls satisfy their schemas all the same; a stream's first events come with the first token; a response in the
+    background is not streamed. Where nothing can be kept, the answer is given all the same, and its `store` is false.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """

@@ -10,6 +10,7 @@ from service.encoder.cache import VectorCache
 from service.errors import UnknownModel, WrongKindOfModel
 from service.text.generation_defaults import NO_DEFAULTS, GenerationDefaults
 from service.text.grammar.compiler import GrammarCompiler
+from service.text.images import ImageText
 from service.text.prompt_model import PromptModel
 from service.text.tokenizer import Tokenizer
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from service.engine.engine import Engine
     from service.engine.request import Adapter
     from service.media.log_mel import Recording
+    from service.media.tiles import Tiler
     from service.models.encoders.token_heads import TokenOutputs
     from service.observability.clock import Clock, QueueDeadline
     from service.text.chat_template import ChatTemplate
@@ -42,11 +44,12 @@ class Served:
         """What its prompts depend on."""
         return self._prompt_model(None)
 
-    def _prompt_model(self, chat_template: "ChatTemplate | None") -> PromptModel:
+    def _prompt_model(self, chat_template: "ChatTemplate | None", images: ImageText | None = None) -> PromptModel:
         return PromptModel(
             name=self.name,
             tokenizer=self.tokenizer,
             chat_template=chat_template,
+            images=images,
             max_model_len=self.max_model_len,
             vocab_size=self.vocab_size,
         )
@@ -110,6 +113,20 @@ class Served:
         return WrongKindOfModel(self.name, self.ability, self.routes)
 
 
+@dataclass(frozen=True)
+class Vision:
+    """How a model sees images."""
+
+    tiler: "Tiler"
+    text: ImageText
+    token_id: int  # that stands for a row
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a tile."""
+        return self.text.num_rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServedModel(Served):
     """A loaded model that continues sequences of tokens."""
@@ -123,6 +140,7 @@ class ServedModel(Served):
     adapter: "Adapter | None" = None  # with which all requests are computed
     base: str | None = None  # the name of the model that the adapter updates
     number_formats: Mapping[str, str]  # of activations, weights and cache: `dtype`, `quantization`, `kv_dtype`
+    vision: Vision | None = None  # None: it reads text alone
 
     @cached_property
     def grammars(self) -> GrammarCompiler:
@@ -132,12 +150,14 @@ class ServedModel(Served):
     @cached_property
     @override
     def prompt_model(self) -> PromptModel:
-        return self._prompt_model(self.chat_template)
+        return self._prompt_model(self.chat_template, None if self.vision is None else self.vision.text)
 
     @property
     @override
     def facts(self) -> Mapping[str, Any]:
-        return self.number_formats
+        if self.vision is None:
+            return self.number_formats
+        return {**self.number_formats, "modalities": {"input": ["text", "image"], "output": ["text"]}}
 
     @property
     @override

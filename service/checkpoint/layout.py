@@ -20,6 +20,7 @@ TOKENIZER_FILES = (
     "merges.txt",
     "added_tokens.json",
     "preprocessor_config.json",
+    "processor_config.json",
 )
 # Levanter writes this file last, so a step that has it is complete.
 STEP_MARKER = "metadata.json"

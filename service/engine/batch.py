@@ -14,6 +14,7 @@ from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
 from service.engine.steps.inputs import (
     NO_TOKEN,
+    NOT_MEDIA,
     CountInputs,
     OptionInputs,
     Options,
@@ -72,6 +73,8 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
         _pack_pages(inputs, slot, planned)
         if inputs.adapters is not None:
             inputs.adapters[slot] = planned.sequence.adapter_slot
+    if any(planned.rows for planned in prompts):
+        inputs = inputs._replace(media_rows=np.full(inputs.token_ids.shape, NOT_MEDIA, np.int32))
     _pack_rows(rows, inputs, bucket, shapes)
     sampled = [planned for planned in plan.seqs if planned.is_sampled]
     for planned in sampled:
@@ -108,6 +111,8 @@ def _pack_rows(
         inputs.row_starts[row], inputs.row_tokens[row] = start, end - start
         inputs.token_ids[row, : end - start] = planned.token_ids[start - planned.start : end - planned.start]
         _pack_pages(inputs, bucket.num_seqs + row, planned)
+        if inputs.media_rows is not None and shapes.media is not None:
+            inputs.media_rows[row, : end - start] = _numbers_of_rows(planned, start, end, shapes.media.num_rows)
         if inputs.row_adapters is not None:
             inputs.row_adapters[row] = planned.sequence.adapter_slot
         if planned.is_sampled:  # the last row's remains
@@ -119,6 +124,17 @@ def _pack_pages(inputs: StepInputs, row: int, planned: PlannedSequence) -> None:
     inputs.page_table[row, : len(sequence.pages)] = sequence.pages
     if inputs.memory_table is not None and sequence.memory is not None:
         inputs.memory_table[row] = sequence.memory.pages
+
+
+def _numbers_of_rows(planned: PlannedSequence, start: int, end: int, num_rows: int) -> Int[np.ndarray, " token"]:
+    """Return which rows of all media take the places of the tokens from position `start` to `end`."""
+    numbers = np.full(end - start, NOT_MEDIA, np.int32)
+    for rows in planned.rows:
+        first, last = max(rows.start, start), min(rows.end, end)
+        if first < last:
+            number = rows.place * num_rows + first - rows.start
+            numbers[first - start : last - start] = np.arange(number, number + last - first)
+    return numbers
 
 
 def _most_useful(needed: Bucket, prompts: Sequence[PlannedSequence], shapes: EngineShapes) -> Bucket:

@@ -48,7 +48,8 @@ class Engine(DeviceThread):
             page_size=shapes.page_size,
             chunking=Chunking.of(shapes, max_stall_s),
             memory_pages=shapes.memory_pages,
-            encoder_parts=0 if shapes.memory is None else shapes.memory.num_parts,
+            num_media=0 if shapes.media is None else shapes.media.num_media,
+            encoder_parts=shapes.encoder_parts,
             adapter_slots=0 if shapes.adapters is None else shapes.adapters.num_slots,
         )
         super().__init__(Loop(self._scheduler, runner, metrics, (turns or DeviceTurns()).join()), on_failure)

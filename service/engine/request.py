@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Num
 
 from service.engine.constraint import Constraint
 from service.errors import ServiceError
@@ -58,10 +58,24 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Medium:
-    """What the model's encoder is given, and the sequence attends to: the features of a window of sound."""
+    """What the model's encoder is given: the features of a window of sound, or the pixels of a picture."""
 
     digest: bytes  # of what it is; equal ones are encoded once
-    features: Float[np.ndarray, "frame feature"]
+    features: Num[np.ndarray, "*features"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMedium:
+    """A medium whose rows take the places of tokens of a prompt."""
+
+    medium: Medium
+    start: int  # position of its first row
+    num_rows: int
+
+    @property
+    def end(self) -> int:
+        """The position after its last row."""
+        return self.start + self.num_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +117,8 @@ class Request:
     num_prompt_logprobs: int | None = None  # [0, MAX_LOGPROBS], as num_logprobs, for each token of the prompt
     probe: Probe | None = None  # instead of `num_prompt_logprobs`
     heads: tuple[tuple[int, int], ...] = ()  # layer and head of those whose scores of the memory are wanted
-    memory: Medium | None = None  # of a model with an encoder, which every request to it has
+    memory: Medium | None = None  # of a model that attends to an encoder, which every request to it has
+    media: tuple[PlacedMedium, ...] = ()  # of a model that takes rows for tokens, in the order of positions
     adapter: Adapter | None = None  # of an engine with slots for them
     constraint: Constraint | None = None  # of this request alone: it advances with the request's tokens
     queue_deadline: QueueDeadline | None = None  # None waits for as long as it takes

@@ -17,8 +17,9 @@ from service.engine.request import Adapter, Medium, StepLogprobs, TokenLogprobs
 from service.engine.schedule.memory import EncoderPart, Memory
 from service.engine.schedule.plan import Plan
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
-from service.engine.steps.encode import AttendInputs, RememberInputs
+from service.engine.steps.encode import AttendInputs, KeepInputs, MediaInputs, RememberInputs
 from service.engine.steps.inputs import (
+    NOT_MEDIA,
     AdapterInputs,
     HostOrDevice,
     PromptInputs,
@@ -47,7 +48,7 @@ from service.engine.steps.keys import (
 )
 from service.engine.steps.logprobs import FIRST_TOP
 from service.engine.steps.sampling import Sampled
-from service.engine.steps.step import GroupInputs, SlotState
+from service.engine.steps.step import Embedded, GroupInputs, SlotState
 from service.engine.steps.whole import WholeInputs
 from service.models.interface import LayerGroup, Weights
 
@@ -64,11 +65,12 @@ class DeviceState:
         """Make the slots and the caches; on a CPU they occupy no memory until steps write them."""
         by_key = Executables(executables, shapes, groups)
         slots: SlotState
-        slots, caches, adapters = by_key[SingleProgram.INITIAL_STATE]((), [], ())
+        slots, caches, adapters, rows = by_key[SingleProgram.INITIAL_STATE]((), [], ())
         self.slots: list[jax.Array] = jax.tree.leaves(slots)
         self.replicated = slots.token_counts.sharding  # of arrays that every device has a copy of
         self.vocab_size: int = slots.token_counts.shape[1]
         self.caches: list[list[jax.Array]] = [jax.tree.leaves(cache) for cache in caches]
+        self.rows: list[jax.Array] = jax.tree.leaves(rows)  # of all media; empty for a model that sees none
         # The slots of adapters, of each layer group, by the names of the arrays.
         self.adapters: list[dict[str, jax.Array]] = [
             dict(zip(group.adapters, arrays, strict=True)) for group, arrays in zip(groups, adapters, strict=True)
@@ -272,10 +274,10 @@ class Runner:
                 state.weights[group.weights.index(name)] = self._weights[self._places[name]] = array
 
     def encode(self, part: EncoderPart) -> "EncodedPart":
-        """Start a part of an encoding: some layers of the encoder, after which the last part writes the pages."""
+        """Start a part of an encoding: some layers of the encoder, after which the last part keeps the output."""
         hidden = self._encoded
         if part.number == 0:
-            features = np.asarray(part.memory.medium.features, np.float32)
+            features = part.memory.medium.features
             hidden = self._executables[SingleProgram.ENCODE_BEGIN](self._weights, [], features)
         group = self._encoder_groups[part.number]
         self._encoded = hidden = self._executables[OfMemory(MemoryPart.ENCODE, group.kind)](group.weights, [], hidden)
@@ -283,6 +285,9 @@ class Runner:
             return EncodedPart(hidden)
         self._encoded = None
         output = self._executables[SingleProgram.ENCODE_END](self._weights, [], hidden)
+        if self.shapes.media is not None:
+            kept = KeepInputs(output, scalar(part.memory.pages[0]))
+            return EncodedPart(self._executables[SingleProgram.KEEP_ROWS]([], self._state.rows, kept))
         inputs = RememberInputs(output, np.array(part.memory.pages, np.int32))
         done = [
             self._executables[OfMemory(MemoryPart.REMEMBER, g.kind)](g.weights, g.cache, inputs) for g in self._groups
@@ -302,7 +307,7 @@ class Runner:
             inputs: the host's part of it.
             heads: returns those of some layers whose scores are wanted; None if none are.
         """
-        layers, places, sampled = self._run(Embed(bucket), inputs.packed)
+        layers, places, sampled = self._embed(bucket, inputs)
         page_table = jax.device_put(inputs.page_table, self._state.replicated)
         memory_table = inputs.memory_table
         if memory_table is not None:
@@ -322,6 +327,12 @@ class Runner:
                 scores.append((group.layers, of_heads))
             layers = layers._replace(hidden=hidden)
         return ModelOutputs(hidden, hidden if last is None else last, sampled, tuple(scores))
+
+    def _embed(self, bucket: Bucket, inputs: StepInputs) -> Embedded:
+        if inputs.media_rows is None:
+            return self._run(Embed(bucket), inputs.packed)
+        [rows] = self._state.rows
+        return self._run(Embed(bucket, has_media=True), MediaInputs(inputs.packed, inputs.media_rows, rows))
 
     def sample(self, outputs: ModelOutputs, sampler: Sampler, token_mask: HostOrDevice | None = None) -> Sampled:
         """Start the sampling of the tokens that follow a step.
@@ -426,19 +437,31 @@ class Runner:
             self.write_adapter(self.shapes.adapters.num_slots, Adapter("", b"", arrays))  # which is no slot
 
     def _run_padded_encoder(self) -> None:
-        """Encode silence into no page, and look at what no token attends to."""
+        """Encode nothing into no place, and take it for no token, or look at what no token attends to."""
+        shapes = self.shapes
+        if shapes.media is None:
+            assert shapes.memory is not None
+            self._run_padded_attention()
+            medium = np.zeros(shapes.memory.medium, np.float32)
+            memory = Memory(Medium(b"", medium), b"", [shapes.num_pages] * shapes.memory_pages, 0)
+        else:
+            medium = np.zeros(shapes.media.medium, np.uint8)
+            memory = Memory(Medium(b"", medium), b"", [shapes.media.num_media], 0)
+            for bucket in shapes.prompt_buckets:
+                step = empty_step(bucket, shapes)
+                media_rows = np.full(step.token_ids.shape, NOT_MEDIA, np.int32)
+                jax.block_until_ready(self._embed(bucket, step._replace(media_rows=media_rows)))
+        count = len(self._encoder_groups)
+        for number in range(count):
+            jax.block_until_ready(self.encode(EncoderPart(memory, number, number == count - 1)).output)
+
+    def _run_padded_attention(self) -> None:
         bucket = max(self.shapes.prompt_buckets)
 
         def no_heads(layers: range) -> Int[np.ndarray, "layer head"]:
             return np.zeros((len(layers), MAX_ATTENTION_HEADS), np.int32)
 
         jax.block_until_ready(self.run_model(bucket, empty_step(bucket, self.shapes), no_heads).last)
-        assert self.shapes.memory is not None
-        pages = [self.shapes.num_pages] * self.shapes.memory_pages
-        memory = Memory(Medium(b"", np.zeros(self.shapes.memory.medium, np.float32)), b"", pages, 0)
-        count = len(self._encoder_groups)
-        for number in range(count):
-            jax.block_until_ready(self.encode(EncoderPart(memory, number, number == count - 1)).output)
 
     def _run(self, key: ProgramKey, inputs: Any) -> Any:
         """Start a program that updates the slots, and return its outputs at once."""

@@ -47,6 +47,16 @@ class MemoryShapes:
 
 
 @dataclass(frozen=True)
+class RowShapes:
+    """The sizes of the rows that media take in place of tokens, and of what they are encoded from."""
+
+    num_media: int  # that have rows at the same time
+    num_rows: int  # of a medium
+    num_parts: int  # in which it is encoded, one between two steps
+    medium: tuple[int, ...]  # features of each
+
+
+@dataclass(frozen=True)
 class EngineShapes:
     """How much can run at once, and the shapes in which it runs."""
 
@@ -63,7 +73,8 @@ class EngineShapes:
     # Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/runtime/conditional_thunk.cc
     has_sampling_variants: bool = True
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
-    memory: MemoryShapes | None = None  # of a model with an encoder
+    memory: MemoryShapes | None = None  # of a model that attends to an encoder
+    media: RowShapes | None = None  # of a model that takes an encoder's rows for tokens
     adapters: AdapterShapes | None = None  # the slots of adapters; None without any
 
     @property
@@ -71,10 +82,7 @@ class EngineShapes:
         """The sizes under the names that `/admin/stats` has for them."""
         sizes = asdict(self)
         del sizes["has_sampling_variants"], sizes["has_whole_steps"], sizes["skips_padding"]
-        for absent in ("memory", "adapters"):
-            if sizes[absent] is None:
-                del sizes[absent]
-        return sizes
+        return {name: size for name, size in sizes.items() if size is not None}
 
     @property
     def layout(self) -> CacheLayout:
@@ -88,8 +96,14 @@ class EngineShapes:
 
     @property
     def memory_pages(self) -> int:
-        """The pages of a sequence's memory; 0 of a model without an encoder."""
+        """The pages of a sequence's memory; 0 of a model without one."""
         return 0 if self.memory is None else self.pages_for(self.memory.length)
+
+    @property
+    def encoder_parts(self) -> int:
+        """In how many parts a medium is encoded; 0 of a model without an encoder."""
+        encoded = self.memory or self.media
+        return 0 if encoded is None else encoded.num_parts
 
     def pages_for(self, num_tokens: int) -> int:
         """Return how many pages hold so many tokens."""

@@ -6,7 +6,7 @@ Plain numbers, so that a warm start needs no model and traces nothing.
 import math
 from dataclasses import dataclass
 
-from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes, MemoryShapes
+from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes, MemoryShapes, RowShapes
 from service.errors import DoesNotFit, SettingsError
 from service.models.adapter_arrays import AdapterShapes
 
@@ -34,7 +34,10 @@ class ModelSize:
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
     page_sizes: tuple[int, ...] | None = None  # in token positions, that the kernel takes; None for any
-    memory: MemoryShapes | None = None  # of a model with an encoder
+    max_positions: int | None = None  # of all pages, that the kernel can address; None for any
+    memory: MemoryShapes | None = None  # of a model that attends to an encoder
+    media: RowShapes | None = None  # of a model that takes an encoder's rows for tokens
+    media_bytes: int = 0  # of these rows
     adapters: AdapterShapes | None = None  # whose slots are part of the weights
 
 
@@ -96,7 +99,7 @@ def engine_bytes(model: ModelSize, shapes: EngineShapes) -> int:
     """Return what an engine of these sizes takes on each device: weights, pages and work space."""
     page_bytes = model.kv_bytes_per_token * shapes.page_size
     work_bytes = _work_bytes(model.vocab_size, shapes.num_slots, shapes.max_prefill_tokens)
-    return model.weights_bytes + shapes.num_pages * page_bytes + work_bytes
+    return model.weights_bytes + model.media_bytes + shapes.num_pages * page_bytes + work_bytes
 
 
 def _fit_pages(
@@ -111,8 +114,10 @@ def _fit_pages(
     context = max_model_len or model.context_len
     page_bytes = model.kv_bytes_per_token * page_size
     work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
-    free_bytes = memory_bytes - model.weights_bytes - work_bytes
+    free_bytes = memory_bytes - model.weights_bytes - model.media_bytes - work_bytes
     num_pages = max(free_bytes, 0) // page_bytes
+    if model.max_positions is not None:
+        num_pages = min(num_pages, model.max_positions // page_size)
     shortest = min(context if max_model_len else SMALLEST_CONTEXT, context)
     memory_pages = 0 if model.memory is None else math.ceil(model.memory.length / page_size)  # of a sequence
     fewest_pages = math.ceil(shortest / page_size) + memory_pages
@@ -136,6 +141,7 @@ def _fit_pages(
         has_sampling_variants=not model.is_host,
         has_whole_steps=model.has_whole_steps and model.memory is None,
         memory=model.memory,
+        media=model.media,
         adapters=model.adapters,
         **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )

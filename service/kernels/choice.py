@@ -15,6 +15,7 @@ from service.kernels.attention import AttentionKernel
 from service.kernels.limits import (
     AMPERE,
     GPU_LARGEST_HEAD_DIM,
+    GPU_OFFSETS,
     LARGEST_CACHED,
     TPU_KV8_PAGE_SIZES,
     TPU_LANES,
@@ -71,6 +72,14 @@ class KernelChoice:
     def page_sizes(self) -> tuple[int, ...] | None:
         """The supported page sizes in positions; None for any."""
         return TPU_KV8_PAGE_SIZES if self.name is KernelName.KV8 else None
+
+    @property
+    def max_positions(self) -> int | None:
+        """The number of positions of all pages together that the kernel can address; None for any."""
+        is_one_byte = np.dtype(self.cached_dtype).itemsize == 1
+        if self.name is not KernelName.TRITON or not is_one_byte:
+            return None
+        return (GPU_OFFSETS - 1) // (self.cached_head_dim * self.cached_kv_heads)
 
     def kernel(self) -> AttentionKernel:
         """Import and return the kernel; only tracing needs it."""

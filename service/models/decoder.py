@@ -36,6 +36,7 @@ from service.models.quantization import Quantization, scale_name
 from service.models.rope import RopeConfig
 from service.models.rotation import Rotation
 from service.models.speech import SpeechEncoding
+from service.models.vision import ImageEncoding
 from service.models.weight_spec import WeightSpec
 
 FLOAT32 = np.dtype(np.float32)
@@ -87,8 +88,10 @@ class Decoder:
         return 0 if encoder is None else encoder.num_positions
 
     @property
-    def encoder(self) -> SpeechEncoding | None:
-        """The encoder whose output is the memory of sequences."""
+    def encoder(self) -> SpeechEncoding | ImageEncoding | None:
+        """The encoder of what is heard or seen."""
+        if self.config.image_encoder is not None:
+            return ImageEncoding(self.config.image_encoder, self.weight_specs(), self.dtype, self.products)
         config = self.config.speech_encoder
         return None if config is None else SpeechEncoding(config, self.weight_specs(), self.dtype, self.products)
 

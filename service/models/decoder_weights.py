@@ -14,6 +14,7 @@ from service.models.description import (
     DecoderConfig,
     Experts,
     FeedForward,
+    ImageEncoder,
     Layer,
     Norm,
     SpeechEncoder,
@@ -63,6 +64,8 @@ def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:
         yield _product("unembed", ("vocab", "embed"), (vocab, embed), f"{names.head}.weight")
     if config.speech_encoder is not None:
         yield from _speech_encoder(config.speech_encoder)
+    if config.image_encoder is not None:
+        yield from _image_encoder(config.image_encoder, embed)
 
 
 def _speech_encoder(encoder: SpeechEncoder) -> Iterator[WeightSpec]:
@@ -71,6 +74,25 @@ def _speech_encoder(encoder: SpeechEncoder) -> Iterator[WeightSpec]:
         tensor = f"{names.prefix}{name}"
         yield _plain(f"encoder.{name}", ("embed", "channel", "tap"), (embed, width, 3), f"{tensor}.weight")
         yield _plain(f"encoder.{name}_bias", ("embed",), (embed,), f"{tensor}.bias")
+    yield from _encoder_layers(encoder)
+
+
+def _image_encoder(encoder: ImageEncoder, output_size: int) -> Iterator[WeightSpec]:
+    names, embed, patch = encoder.names, encoder.hidden_size, encoder.patch_size
+    patches, shape = f"{names.prefix}{names.embed}", (embed, 3, patch, patch)
+    source = TensorSource(f"{patches}.weight", shape, shape)
+    # As a plain array: pixels in 8 bits would be rounded twice.
+    yield WeightSpec("encoder.patches", ("embed", "channel", "patch_row", "patch_column"), shape, (source,))
+    yield _plain("encoder.patches_bias", ("embed",), (embed,), f"{patches}.bias")
+    positions = (encoder.num_patches**2, embed)
+    yield _plain("encoder.positions", ("position", "embed"), positions, f"{names.prefix}{names.positions}.weight")
+    yield from _encoder_layers(encoder)
+    merged = encoder.merge_size**2 * embed
+    yield _product("encoder.projection", ("row", "merged"), (output_size, merged), f"{encoder.projection}.weight")
+
+
+def _encoder_layers(encoder: SpeechEncoder | ImageEncoder) -> Iterator[WeightSpec]:
+    names, embed = encoder.names, encoder.hidden_size
     for number, layer in enumerate(encoder.layers):
         yield from _layer(layer, f"encoder.layers.{number}.", names.of_layer(number), embed, names)
     yield from _norm(encoder.final_norm, "encoder.final_norm", embed, names.prefix, names, tensor=names.final_norm)

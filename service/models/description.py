@@ -221,6 +221,34 @@ class SpeechEncoder:
 
 
 @dataclass(frozen=True)
+class ImageEncoder:
+    """The encoder of a square picture: patches with learned positions, layers that look both ways, and a projection.
+
+    A square of neighbouring patches is projected to one row, which takes the place of a token's embedding.
+    """
+
+    image_size: int  # pixels of an edge
+    patch_size: int  # pixels of an edge
+    merge_size: int  # patches of an edge of what is one row
+    hidden_size: int
+    layers: tuple[Layer, ...]
+    final_norm: Norm
+    names: TensorNames
+    projection: str  # its tensor
+    token_id: int  # that stands for a row in a prompt
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of an edge; what is left over at the end is not seen."""
+        return self.image_size // self.patch_size
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a picture."""
+        return (self.num_patches // self.merge_size) ** 2
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
     """A decoder: embeddings, layers, and the way from hidden states to logits."""
 
@@ -239,6 +267,12 @@ class DecoderConfig:
     logits_multiplier: float = 1.0
     logits_soft_cap: float | None = None  # logits are squeezed into (-logits_soft_cap, logits_soft_cap)
     speech_encoder: SpeechEncoder | None = None  # whose output is the memory of the layers
+    image_encoder: ImageEncoder | None = None  # whose rows take the places of tokens
+
+    @property
+    def media_encoder(self) -> SpeechEncoder | ImageEncoder | None:
+        """The encoder of what is heard or seen."""
+        return self.speech_encoder or self.image_encoder
 
     @property
     def num_layers(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging, Regions
@@ -48,7 +48,7 @@ class Shardings(NamedTuple):
 
 @runtime_checkable
 class MediaEncoder(Protocol):
-    """What turns the features of a medium into an output that a decoder attends to, traced in parts."""
+    """What turns the features of a medium into rows that a decoder attends to or takes for tokens, traced in parts."""
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
@@ -56,11 +56,11 @@ class MediaEncoder(Protocol):
         ...
 
     @property
-    def features_shape(self) -> tuple[int, int]:
-        """Frames and features of a medium."""
+    def features(self) -> jax.ShapeDtypeStruct:
+        """The shape of what a medium is encoded from."""
         ...
 
-    def begin(self, weights: Weights, features: Float[Array, "frame feature"]) -> Float[Array, "position hidden"]:
+    def begin(self, weights: Weights, features: Num[Array, "*features"]) -> Float[Array, "position hidden"]:
         """Return the hidden states before the first layer."""
         ...
 
@@ -70,14 +70,14 @@ class MediaEncoder(Protocol):
         """Run a group's layers."""
         ...
 
-    def end(self, weights: Weights, hidden: Float[Array, "position hidden"]) -> Float[Array, "position hidden"]:
+    def end(self, weights: Weights, hidden: Float[Array, "position hidden"]) -> Float[Array, "row output"]:
         """Return the output."""
         ...
 
 
 @runtime_checkable
-class RemembersMedia(Protocol):
-    """A decoder whose layers may attend to the output of an encoder."""
+class TakesMedia(Protocol):
+    """A decoder whose layers may attend to the output of an encoder, or that takes it for tokens."""
 
     @property
     def memory_len(self) -> int:

@@ -20,6 +20,7 @@ FAMILIES = {
     "granitemoe": "granite",
     "granitemoehybrid": "granite",
     "grug_moe": "grug_moe",
+    "idefics3": "idefics3",
     "llama": "llama",
     "mistral": "mistral",
     "mixtral": "mixtral",
@@ -30,6 +31,7 @@ FAMILIES = {
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3_moe",
     "smollm3": "smollm3",
+    "smolvlm": "idefics3",
     "whisper": "whisper",
 }
 # In the values of a configuration, the model of a run of Levanter.

@@ -6,50 +6,31 @@ Source: Radford et al. 2022, arXiv:2212.04356; transformers `models/whisper/mode
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from haliax import NamedArray
 from jaxtyping import Array, Float, Float32
 
-from service.kernels.both_ways import attend_both_ways
-from service.kernels.products.linear import PLAIN, Products, linear
+from service.kernels.products.linear import linear
 from service.models.activations import activate
-from service.models.description import ENCODER_PREFIX, Activation, Attention, SpeechEncoder
-from service.models.feed_forward import feed_forward
-from service.models.interface import LayerGroup, Weights
-from service.models.layer_groups import layer_groups
-from service.models.multiply import Multiply, NamedWeights
-from service.models.norm import normalized
-from service.models.weight_spec import WeightSpec
+from service.models.both_ways import BothWays
+from service.models.description import ENCODER_PREFIX, Activation, SpeechEncoder
+from service.models.interface import Weights
 
 TAPS = 3  # of both convolutions
 LONGEST_WAVELENGTH = 10_000  # of the sinusoids, divided by 2 pi
 
 
 @dataclass(frozen=True)
-class SpeechEncoding:
+class SpeechEncoding(BothWays[SpeechEncoder]):
     """An encoder of one description, in one dtype."""
 
-    config: SpeechEncoder
-    specs: tuple[WeightSpec, ...]  # of the whole model
-    dtype: np.dtype
-    products: Products = PLAIN
-
     @property
-    def layer_groups(self) -> tuple[LayerGroup, ...]:
-        """The layers in order, cut into groups that are compiled separately."""
-        return layer_groups(self.config.layers, self.specs, prefix=ENCODER_PREFIX)
-
-    @property
-    def features_shape(self) -> tuple[int, int]:
+    def features(self) -> jax.ShapeDtypeStruct:
         """Frames and features of a window."""
-        return self.config.num_frames, self.config.num_mels
+        return jax.ShapeDtypeStruct((self.config.num_frames, self.config.num_mels), np.float32)
 
     def begin(self, weights: Weights, features: Float[Array, "frame mel"]) -> Float[Array, "position hidden"]:
         """Convolve the features of a window, and add the positions."""
@@ -63,33 +44,9 @@ class SpeechEncoding:
                 x = activate(x, Activation.GELU)
         return x + sinusoids(self.config.num_positions, self.config.hidden_size).astype(self.dtype)
 
-    def run_layer_group(
-        self, group: LayerGroup, weights: Sequence[jax.Array], hidden: Float[Array, "position hidden"]
-    ) -> Float[Array, "position hidden"]:
-        """Run a group's layers."""
-        named, x = self._named(dict(zip(group.weights, weights, strict=True))), hax.named(hidden, ("token", "embed"))
-        for number in group.layers:
-            layer, prefix = self.config.layers[number], f"{ENCODER_PREFIX}layers.{number}."
-            own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
-            x = x + self._attended(normalized(x, layer.attention_norm, own, "attention_norm"), layer.attention, own)
-            inside = normalized(x, layer.mlp_norm, own, "mlp_norm")
-            x = x + feed_forward(inside, layer.feed_forward, own, self._multiply)
-        return x.rearrange(("token", "embed")).array
-
     def end(self, weights: Weights, hidden: Float[Array, "position hidden"]) -> Float[Array, "position hidden"]:
         """Normalize the output."""
-        names = [spec.name for spec in self.specs if spec.name.startswith(f"{ENCODER_PREFIX}final_norm")]
-        named = self._named({name: weights[name] for name in names})
-        own = {name.removeprefix(ENCODER_PREFIX): array for name, array in named.items()}
-        return normalized(hax.named(hidden, ("token", "embed")), self.config.final_norm, own, "final_norm").array
-
-    @cached_property
-    def _multiply(self) -> Multiply:
-        return Multiply(self.products)
-
-    def _named(self, weights: Weights) -> dict[str, NamedArray]:
-        axes = {spec.name: spec.axes for spec in self.specs}
-        return {name: hax.named(array, axes[name]) for name, array in weights.items()}
+        return self._final_norm(weights, hidden)
 
     def _convolved(
         self, x: Float[Array, "frame channel"], weight: Float[Array, "embed channel tap"], stride: int
@@ -98,15 +55,6 @@ class SpeechEncoding:
         padded = jnp.pad(x, ((1, 1), (0, 0)))
         under = [padded[tap : tap + len(x) : stride] for tap in range(TAPS)]
         return linear(jnp.stack(under, axis=-1), weight, self.products, num_in_axes=2)
-
-    def _attended(self, x: NamedArray, description: Attention, weights: NamedWeights) -> NamedArray:
-        qkv = self._multiply(x, weights, "qkv", ("embed",)).rearrange(("token", "kv_head", "qkv_group", "head_dim"))
-        # Keys have no bias.
-        bias = weights["qkv_bias"].rearrange(("kv_head", "qkv_group", "head_dim")).array
-        query, key, value = (qkv.array[:, :, part] for part in range(3))
-        attended = attend_both_ways(query + bias[None, :, 0], key, value + bias[None, :, 1], scale=description.scale)
-        merged = hax.named(attended.reshape(len(attended), -1), ("token", "heads"))
-        return self._multiply(merged, weights, "output", ("heads",)) + weights["output_bias"]
 
 
 def sinusoids(num_positions: int, width: int) -> Float32[np.ndarray, "position width"]:

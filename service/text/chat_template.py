@@ -109,6 +109,17 @@ class ChatTemplate:
         except InvalidParameter:
             return False
 
+    @cached_property
+    def reads_parts_alone(self) -> bool:
+        """Whether the content of a message must be a list of parts, as templates of models that see have it."""
+        if not re.search(r"""\[["']type["']\]|\.type\b""", self.source):
+            return False
+        mark = "a plain text"
+        try:
+            return mark not in self._render([{"role": "user", "content": mark}], None, True, {})
+        except InvalidParameter:
+            return True
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -135,7 +146,7 @@ class ChatTemplate:
             return self._render(messages, tools, add_generation_prompt, variables)
         # A mark at the end of the last message tells where the template has put that end.
         mark = secrets.token_hex(16)
-        marked = [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}{mark}"}]
+        marked = [*messages[:-1], {**messages[-1], "content": _marked(messages[-1]["content"], mark)}]
         text, end, _ = self._render(marked, tools, add_generation_prompt, variables).rpartition(mark)
         if not end:
             message = (
@@ -163,6 +174,11 @@ class ChatTemplate:
                 "add_generation_prompt": add_generation_prompt,
             }
         )
+
+
+def _marked(content: str | list[dict[str, str]], mark: str) -> str | list[dict[str, str]]:
+    """Return a content with a mark at its end."""
+    return f"{content}{mark}" if isinstance(content, str) else [*content, {"type": "text", "text": mark}]
 
 
 def _with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:

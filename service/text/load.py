@@ -108,6 +108,17 @@ def load_chat_template(
     )
 
 
+def read_preprocessor(folder: Path, uri: str) -> Mapping[str, Any]:
+    """Return what a checkpoint says of how images or sound are prepared; empty if it says nothing.
+
+    Raises:
+        MalformedCheckpoint: a file is not a JSON object.
+    """
+    # transformers writes one file for all parts of a processor since version 5.
+    nested = read_json(folder, "processor_config.json", uri).get("image_processor")
+    return nested if isinstance(nested, dict) else read_json(folder, "preprocessor_config.json", uri)
+
+
 def _template_source(folder: Path, uri: str) -> tuple[str, str] | None:
     """Return the name of the file that has a template, and the template; None if no file has one."""
     path = folder / "chat_template.jinja"

@@ -4,6 +4,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from service.text.images import ImageText
 from service.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # a model without a template starts without Jinja
@@ -17,6 +18,7 @@ class PromptModel:
     name: str  # for errors
     tokenizer: Tokenizer
     chat_template: "ChatTemplate | None"  # None: it takes no messages
+    images: ImageText | None = None  # None: it reads text alone
     max_model_len: int  # tokens
     vocab_size: int  # valid token ids are less
     key: str = field(default_factory=lambda: uuid.uuid4().hex)  # by which the other process knows it

@@ -12,7 +12,7 @@ from service.api.http.call import ApiContext, Call
 from service.api.schema.generation import GenerationRequest
 from service.api.served import ServedModel
 from service.engine.limits import MAX_STOP_IDS
-from service.engine.request import BACKGROUND_PRIORITY, Request, Sampling
+from service.engine.request import BACKGROUND_PRIORITY, PlacedMedium, Request, Sampling
 from service.engine.token_mask import pack_token_mask
 from service.errors import (
     ContextLengthExceeded,
@@ -34,6 +34,7 @@ def submit(
     param: str,
     default_max_tokens: int | None,
     more_stop_ids: frozenset[int] = frozenset(),
+    media: tuple[PlacedMedium, ...] = (),
 ) -> TextStreams:
     """Submit the sequences of a request to the engine.
 
@@ -47,6 +48,7 @@ def submit(
         param: the field that the prompts came from.
         default_max_tokens: if neither the request nor DEFAULT_MAX_TOKENS sets one; None for the rest of the context.
         more_stop_ids: tokens that end this kind of answer, besides the model's and the request's own.
+        media: what takes the places of tokens of the prompt, which is one then.
 
     Raises:
         PriorityNotAllowed: the request's key may not overtake others.
@@ -77,6 +79,7 @@ def submit(
         weight=call.key.weight,
         cache_salt=cache_salt,
         num_prompt_logprobs=body.num_prompt_logprobs,
+        media=media,
         adapter=model.adapter,
     )
     answer_id, random_seed = f"{prefix}{uuid.uuid4().hex}", secrets.randbits(63)

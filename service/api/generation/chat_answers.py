@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from service.api.generation.admission import submit
+from service.api.generation.admission import max_tokens_of, submit
 from service.api.generation.answer_rules import AnswerRules, chat_rules
 from service.api.generation.chat_prompt import chat_prompt
+from service.api.generation.images import see
 from service.api.generation.streams import TextStreams
 from service.api.http.call import Call
 from service.api.schema.chat import ChatCompletionRequest
@@ -24,11 +25,18 @@ class StartedChat(NamedTuple):
 
 
 async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
-    """Render a chat and submit its sequences; raises as `make_prompt`, `chat_rules` and `submit`."""
+    """Render a chat and submit its sequences; raises as `see`, `make_prompt`, `chat_rules` and `submit`."""
+    seen = None if model.vision is None else await see(call, model, model.vision, body)
     # A function that another process can be sent.
-    make_prompt = partial(chat_prompt, key=call.cache_salt)
-    prompt_end, prompt_ids, ignored = await call.make_prompt(make_prompt, body, model)
+    make_prompt = partial(chat_prompt, key=call.cache_salt, images=None if seen is None else seen.texts)
+    prompt_end, prompt_ids, ignored, num_images = await call.make_prompt(make_prompt, body, model)
     call.ignore(ignored)
     rules = await chat_rules(call, model, body, prompt_end)
-    streams = submit(call, model, body, [prompt_ids], rules, prefix=prefix, param="messages", default_max_tokens=None)
+    media = ()
+    if seen is not None and num_images:
+        max_tokens_of(call, model, body, prompt_ids, param="messages", default=None)  # before a pixel is decoded
+        media = await seen.placed(prompt_ids, num_images)
+    streams = submit(
+        call, model, body, [prompt_ids], rules, prefix=prefix, param="messages", default_max_tokens=None, media=media
+    )
     return StartedChat(prompt_ids, streams, rules, model.tokenizer)

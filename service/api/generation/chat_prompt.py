@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from service.api.generation.rendering import NO_VARIABLES, template_variables
 from service.api.generation.sealed import own_text
-from service.api.schema.chat import ChatCompletionRequest, MeantChat, Message, OwnThinking, ToolCall
+from service.api.schema.chat import ChatCompletionRequest, ContentPart, MeantChat, Message, OwnThinking, ToolCall
 from service.api.schema.template import TemplateFields
 from service.api.schema.token_ids import TokenIds
 from service.api.schema.tools import Tool
@@ -26,6 +26,15 @@ class ChatPrompt(NamedTuple):
     end: str  # the last characters, without space behind them
     ids: TokenIds
     ignored: Sequence[str] = ()  # fields that the template has no use for
+    num_images: int = 0  # the last ones of the chat, if older turns were left out
+
+
+class ImageSource(NamedTuple):
+    """An image of a chat, as the client sent it."""
+
+    url: str
+    detail: str
+    param: str  # the field that it came from
 
 
 class MeansChat(Protocol):
@@ -36,13 +45,40 @@ class MeansChat(Protocol):
         ...
 
 
-def chat_prompt(body: ChatCompletionRequest | MeansChat, model: PromptModel, *, key: bytes = b"") -> ChatPrompt:
+def image_sources(
+    body: ChatCompletionRequest | MeansChat, model: PromptModel, *, key: bytes = b""
+) -> list[ImageSource]:
+    """Return the images of a chat, in order; arguments as of `chat_prompt`.
+
+    Raises:
+        UnsupportedParameter: a message that is not the user's has one.
+    """
+    chat = body if isinstance(body, ChatCompletionRequest) else chat_of(body, key=key)
+    sources = []
+    for index, message in enumerate(chat.messages):
+        for number, part in enumerate(message.content or ()):
+            if part.image_url is not None:
+                param = f"messages[{index}].content[{number}]"
+                if message.role != "user":
+                    raise UnsupportedParameter(f"{param}.type", "only messages of the user have images.")
+                sources.append(ImageSource(part.image_url.url, part.image_url.detail, f"{param}.image_url"))
+    return sources
+
+
+def chat_prompt(
+    body: ChatCompletionRequest | MeansChat,
+    model: PromptModel,
+    *,
+    key: bytes = b"",
+    images: Sequence[str] | None = None,
+) -> ChatPrompt:
     """Return a chat's prompt.
 
     Args:
         body: the chat, or a body of another interface that means one.
         model: the model that answers.
         key: signs the client's thinking.
+        images: what takes the place of each image of the chat; None where images are not read.
 
     Raises:
         ContextLengthExceeded: the context has fewer tokens than the chat has messages, or the prompt has.
@@ -51,8 +87,8 @@ def chat_prompt(body: ChatCompletionRequest | MeansChat, model: PromptModel, *, 
     if not isinstance(body, ChatCompletionRequest):
         body = chat_of(body, key=key)
     if body.truncation == "auto" and not body.truncate_prompt_tokens:
-        return _fitting(body, model)
-    return _prompt(body, body.messages, model)
+        return _fitting(body, model, images)
+    return _prompt(body, body.messages, model, images)
 
 
 def chat_of(body: MeansChat, *, key: bytes = b"") -> ChatCompletionRequest:
@@ -68,13 +104,17 @@ def chat_of(body: MeansChat, *, key: bytes = b"") -> ChatCompletionRequest:
     return checked(ChatCompletionRequest, *body.as_chat(lambda text, proof: own_text(text, proof, key)))
 
 
-def _prompt(body: ChatCompletionRequest, messages: Sequence[Message], model: PromptModel) -> ChatPrompt:
+def _prompt(
+    body: ChatCompletionRequest, messages: Sequence[Message], model: PromptModel, images: Sequence[str] | None
+) -> ChatPrompt:
     num_messages, max_model_len = len(messages), model.max_model_len
     if num_messages > max_model_len and not body.truncate_prompt_tokens:  # rendering so many takes long
         raise ContextLengthExceeded(
             prompt_tokens=num_messages, max_tokens=0, max_model_len=max_model_len, param="messages", is_estimate=True
         )
-    text, ignored = rendered(messages, model, body.tools if body.may_call_tools else (), body)
+    num_images = _num_images(messages)
+    shown = None if images is None else images[len(images) - num_images :]
+    text, ignored = rendered(messages, model, body.tools if body.may_call_tools else (), body, shown)
     # The template has written the special tokens already.
     prompt_ids = model.tokenizer.encode(
         text,
@@ -82,17 +122,24 @@ def _prompt(body: ChatCompletionRequest, messages: Sequence[Message], model: Pro
         param="messages",
         max_model_len=None if body.truncate_prompt_tokens else max_model_len,
     )
-    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", body.truncated(prompt_ids, max_model_len)), ignored)
+    if num_images and body.truncate_prompt_tokens:
+        raise UnsupportedParameter("truncate_prompt_tokens", "a prompt with images is not cut. Leave it out.")
+    prompt_ids = body.truncated(prompt_ids, max_model_len)
+    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", prompt_ids), ignored, num_images)
 
 
-def _fitting(body: ChatCompletionRequest, model: PromptModel) -> ChatPrompt:
+def _num_images(messages: Sequence[Message]) -> int:
+    return sum(part.image_url is not None for message in messages for part in message.content or ())
+
+
+def _fitting(body: ChatCompletionRequest, model: PromptModel, images: Sequence[str] | None) -> ChatPrompt:
     """Return the prompt without the oldest turns, as few of them as leave room for an answer, and tell whether any."""
     turns = [index for index, message in enumerate(body.messages) if message.role == "user"]
 
     def fitting(num_dropped: int) -> ChatPrompt | None:
         messages = body.messages if num_dropped == 0 else _from(body.messages, turns[num_dropped])
         try:
-            prompt = _prompt(body, messages, model)
+            prompt = _prompt(body, messages, model, images)
         except ContextLengthExceeded:
             if num_dropped >= len(turns) - 1:
                 raise
@@ -139,7 +186,7 @@ def _template_message(message: Message, path: str, called: Mapping[str, str]) ->
     fields: dict[str, Any] = {
         # OpenAI renamed the role; templates know the old name.
         "role": "system" if message.role == "developer" else message.role,
-        "content": "".join(part.text for part in message.content or ()),
+        "content": _template_content(message.content or ()),
     }
     # Templates of the Hermes family name the function with its result.
     name = message.name if message.name is not None else called.get(message.tool_call_id or "")
@@ -157,6 +204,17 @@ def _template_message(message: Message, path: str, called: Mapping[str, str]) ->
             _template_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
         ]
     return fields
+
+
+def _template_content(parts: Sequence[ContentPart]) -> str | list[dict[str, str]]:
+    """Return the text of a message, or its parts if it has an image."""
+    if all(part.image_url is None for part in parts):
+        return "".join(part.text for part in parts)
+    return [{"type": "image"} if part.image_url is not None else _text_part(part.text) for part in parts]
+
+
+def _text_part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
@@ -178,11 +236,22 @@ def _with_late_system_as_user(turns: Sequence[dict[str, Any]]) -> list[dict[str,
         is_late = index > 0 and turn["role"] == "system"
         role = "user" if is_late else turn["role"]
         if result and role == result[-1]["role"] == "user" and (is_late or was_late):
-            result[-1] = result[-1] | {"content": f"{result[-1]['content']}\n\n{turn['content']}"}
+            result[-1] = result[-1] | {"content": _joined(result[-1]["content"], turn["content"])}
         else:
             result.append(turn | {"role": role})
         was_late = is_late
     return result
+
+
+def _joined(one: str | list[dict[str, str]], other: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
+    """Return the contents of two messages as one."""
+    if isinstance(one, str) and isinstance(other, str):
+        return f"{one}\n\n{other}"
+    return [*_as_parts(one), _text_part("\n\n"), *_as_parts(other)]
+
+
+def _as_parts(content: str | list[dict[str, str]]) -> list[dict[str, str]]:
+    return [_text_part(content)] if isinstance(content, str) else content
 
 
 class RenderedChat(NamedTuple):
@@ -193,13 +262,25 @@ class RenderedChat(NamedTuple):
 
 
 def rendered(
-    messages: Sequence[Message], model: PromptModel, tools: Sequence[Tool], fields: TemplateFields
+    messages: Sequence[Message],
+    model: PromptModel,
+    tools: Sequence[Tool],
+    fields: TemplateFields,
+    images: Sequence[str] | None = None,
 ) -> RenderedChat:
     """Return the prompt that a chat's messages and tools make.
 
+    Args:
+        messages: the chat.
+        model: the model that answers.
+        tools: what it may call.
+        fields: the request's fields about rendering.
+        images: what takes the place of each image; None where images are not read.
+
     Raises:
-        InvalidParameter: the model has no template, or the template refuses the messages.
-        UnsupportedParameter: the template has no place for tools.
+        InvalidParameter: the model has no template, the template refuses the messages, or a text stands for an image.
+        UnsupportedParameter: the template has no place for tools, or the model none for images.
+        RequestError: another field stands for an image.
     """
     if model.chat_template is None:
         raise InvalidParameter(
@@ -216,6 +297,9 @@ def rendered(
     turns = template_messages(messages)
     if any(turn["role"] == "system" for turn in turns[1:]) and not model.chat_template.takes_late_system:
         turns = _with_late_system_as_user(turns)
+    _check_images(messages, model, can_see=images is not None)
+    if model.chat_template.reads_parts_alone:
+        turns = [turn | {"content": _as_parts(turn["content"])} for turn in turns]
     text = model.chat_template.render(
         turns,
         [tool.for_template() for tool in tools] or None,
@@ -223,4 +307,22 @@ def rendered(
         continue_final_message=fields.continue_final_message,
         variables=variables,
     )
+    if model.images is not None:
+        text = model.images.expanded(text, images or ())
     return RenderedChat(text, ignored)
+
+
+def _check_images(messages: Sequence[Message], model: PromptModel, *, can_see: bool) -> None:
+    """Check that a chat has images only where they are seen, and that no text stands for one."""
+    if model.images is None and not _num_images(messages):
+        return
+    for index, message in enumerate(messages):
+        for number, part in enumerate(message.content or ()):
+            param = f"messages[{index}].content[{number}]"
+            if part.image_url is None:
+                if model.images is not None:
+                    model.images.check_text(part.text, f"{param}.text")
+            elif model.images is None:
+                raise UnsupportedParameter(f"{param}.type", f"the model '{model.name}' reads text alone.")
+            elif not can_see:
+                raise UnsupportedParameter(f"{param}.type", "this route reads text alone.")

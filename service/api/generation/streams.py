@@ -190,6 +190,7 @@ class TextStreams:
             completion_tokens=usage["completion_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             finish_reason=",".join(sorted(reasons)),
+            **_image_tokens([stream.request for stream in self._streams[:: self._per_prompt]]),
             **_timings([stream.clock for stream in self._streams], usage["completion_tokens"]),
         )
         if (waited_s := max((stream.waited_for_compile_s for stream in self._streams), default=0.0)) > 0:
@@ -252,7 +253,10 @@ class TextStreams:
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(stream.num_cached_tokens for stream in first_of_prompts)},
+            "prompt_tokens_details": {
+                "cached_tokens": sum(stream.num_cached_tokens for stream in first_of_prompts),
+                **_image_tokens([stream.request for stream in first_of_prompts]),
+            },
             "completion_tokens_details": {"reasoning_tokens": thinking_tokens},
         }
 
@@ -268,6 +272,12 @@ class TextStreams:
             pump.cancel()
         for stream in self._streams:
             stream.abort()
+
+
+def _image_tokens(requests: Sequence[Request]) -> dict[str, int]:
+    """Return the tokens of images, for prompts that have some."""
+    count = sum(placed.num_rows for request in requests for placed in request.media)
+    return {"image_tokens": count} if count else {}
 
 
 async def _pump(index: int, stream: TextStream, arrived: "asyncio.Queue[tuple[int, TextDelta] | Exception]") -> None:

@@ -57,6 +57,7 @@ _REPLAYED_FIELDS: NeutralValues = {
     "type": ANY,  # lm-eval marks its messages like parts
 }
 _TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
+_IMAGE_TYPE = "image_url"
 
 
 def _function_call_id(name: Any) -> str:
@@ -80,21 +81,49 @@ def with_text_of_refusal(part: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
-class TextPart(WireObject):
-    """A text part of a message; images, audio and files are not supported."""
+def _as_image(value: Any) -> Any:
+    return {"url": value} if isinstance(value, str) else value
+
+
+class ImageUrl(WireObject):
+    """An image of a message."""
+
+    url: str
+    """The image itself: `data:image/png;base64,…`."""
+    detail: Literal["auto", "low", "high"] = "auto"
+    """`low` takes fewer tokens and shows less."""
+
+
+class ContentPart(WireObject):
+    """A part of a message: text, or for a model that sees an image; audio and files are not supported."""
 
     hints: ClassVar[NeutralValues] = {"annotations": ([],), "cache_control": (), "logprobs": ([],)}
-    supported_types: ClassVar[tuple[str, ...]] = _TEXT_TYPES
+    supported_types: ClassVar[tuple[str, ...]] = (*_TEXT_TYPES, _IMAGE_TYPE)
+    nested: ClassVar[dict[str, type[WireObject]]] = {"image_url": ImageUrl}
 
-    type: Literal["text", "input_text", "output_text", "refusal"] = "text"
+    type: Literal["text", "input_text", "output_text", "refusal", "image_url"] = "text"
     """The kind of the object."""
-    text: str
+    text: str = ""
     """The text."""
+    image_url: Annotated[ImageUrl, BeforeValidator(_as_image, json_schema_input_type=str | ImageUrl)] | None = None
+    """The image, of a part of that type."""
 
     @classmethod
     @override
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
         return with_text_of_refusal(document)
+
+    @property
+    def missing(self) -> str | None:
+        """The field that a part of its type needs and has not."""
+        needed = "image_url" if self.type == _IMAGE_TYPE else "text"
+        return None if needed in self.model_fields_set else needed
+
+    @override
+    def check_consistency(self) -> None:
+        """Raise MissingParameter for a part without what its type needs."""
+        if self.missing is not None:
+            raise MissingParameter(self.missing)
 
 
 class FunctionCall(WireObject):
@@ -126,19 +155,19 @@ class Message(WireObject):
     """One message of a chat."""
 
     hints: ClassVar[NeutralValues] = _REPLAYED_FIELDS
-    nested: ClassVar[dict[str, type[WireObject]]] = {"content": TextPart, "tool_calls": ToolCall}
+    nested: ClassVar[dict[str, type[WireObject]]] = {"content": ContentPart, "tool_calls": ToolCall}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     """Who speaks; `developer` is a newer name of `system`."""
     content: (
         Annotated[
-            list[TextPart],
+            list[ContentPart],
             Field(fail_fast=True),
-            BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart]),
+            BeforeValidator(_as_parts, json_schema_input_type=str | list[ContentPart]),
         ]
         | None
     ) = None
-    """The text, whole or in parts. An assistant's message with tool calls needs none."""
+    """The text, whole or in parts, and images between them. An assistant's message with tool calls needs none."""
     name: str | None = None
     """The author's name, if the chat template uses one."""
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
@@ -290,6 +319,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
         self.check_rendering()
         _check_tool_results(self.messages)
         for index, message in enumerate(self.messages):
+            _check_parts(message, f"messages[{index}]")
             if None not in (message.reasoning, message.reasoning_content):
                 _check_same_thinking(message, f"messages[{index}]")
         if self.response_format is not None:
@@ -301,6 +331,12 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
             raise InvalidParameter("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise InvalidParameter("'max_tokens' contradicts 'max_completion_tokens'; send one.", param="max_tokens")
+
+
+def _check_parts(message: Message, path: str) -> None:
+    for number, part in enumerate(message.content or ()):
+        if (missing := part.missing) is not None:
+            raise MissingParameter(f"{path}.content[{number}].{missing}")
 
 
 def _check_same_thinking(message: Message, path: str) -> None:

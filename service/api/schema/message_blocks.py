@@ -35,7 +35,7 @@ _FIELDS = {
     "tool_result": ("tool_use_id",),
     "thinking": ("thinking",),
 }
-_SUPPORTED = ("text", "document", "search_result", "tool_use", "tool_result", "thinking")
+_SUPPORTED = ("text", "image", "document", "search_result", "tool_use", "tool_result", "thinking")
 
 
 class TextBlock(WireObject):
@@ -165,10 +165,14 @@ class Block(_Readable):
             message = f"it is '{self.type[:MAX_ECHOED_CHARS]}'. Supported: {supported}."
             raise UnsupportedParameter(f"{path}.type", message)
         self.check_fields(path)
-        for kind, owner in (("tool_use", "assistant"), ("tool_result", "user"), ("thinking", "assistant")):
+        of_roles = (("tool_use", "assistant"), ("tool_result", "user"), ("thinking", "assistant"), ("image", "user"))
+        for kind, owner in of_roles:
             if self.type == kind and role != owner:
                 text = f"Invalid '{path}.type': only messages of the role '{owner}' have blocks of type '{kind}'."
                 raise InvalidParameter(text, param=f"{path}.type")
+        if self.type == "image" and _image_of_source(self.source) is None:
+            reason = "send the image itself, with a source of type 'base64', a 'media_type' and its 'data'."
+            raise UnsupportedParameter(f"{path}.source", reason)
         if self.type == "document" and self.as_text() is None:
             raise UnsupportedParameter(f"{path}.source.type", "only text is read. Send the document's text.")
         for number, part in enumerate(self.content or ()):
@@ -187,6 +191,14 @@ def _text_of_source(source: Any) -> str | None:
     if isinstance(found, list):
         found = joined([part["text"] for part in found if isinstance(part, dict) and isinstance(part.get("text"), str)])
     return found if isinstance(found, str) else None
+
+
+def _image_of_source(source: Any) -> str | None:
+    """Return an image as a data URL; None if it is a file or an address."""
+    if not isinstance(source, dict) or source.get("type") != "base64":
+        return None
+    media_type, data = source.get("media_type"), source.get("data")
+    return f"data:{media_type};base64,{data}" if isinstance(media_type, str) and isinstance(data, str) else None
 
 
 def joined(texts: Sequence[str]) -> str:
@@ -216,8 +228,13 @@ def messages_of(
         path = f"messages[{index}].content"
         message: dict[str, Any] = {"role": role, "content": ""}
         texts: list[str] = []
+        parts: list[dict[str, Any]] = []  # images, and the texts before each
         for number, block in enumerate(blocks):
-            if block.type == "tool_result":
+            if block.type == "image":
+                image = {"type": "image_url", "image_url": {"url": _image_of_source(block.source)}}
+                parts += [*_text_parts(joined(texts)), image]
+                texts.clear()
+            elif block.type == "tool_result":
                 messages.append(_result(block, f"{path}[{number}]", ignored))
             elif block.type == "tool_use":
                 function = {"name": block.name, "arguments": block.input}
@@ -232,11 +249,20 @@ def messages_of(
                 ignored.append(f"{path}[{number}].type")
             else:
                 texts.append(block.as_text() or "")
-        message["content"] = joined(texts)
-        is_result_alone = messages and messages[-1]["role"] == "tool" and not texts and role == "user"
+        text = joined(texts)
+        message["content"] = [*parts, *_text_parts(text)] if parts else text
+        is_result_alone = messages and messages[-1]["role"] == "tool" and not message["content"] and role == "user"
         if not is_result_alone:
             _append(messages, message)
     return messages, ignored
+
+
+def _as_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return _text_parts(content) if isinstance(content, str) else content
+
+
+def _text_parts(text: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text}] if text else []
 
 
 def _result(block: Block, path: str, ignored: list[str]) -> dict[str, Any]:
@@ -259,7 +285,10 @@ def _append(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
     if last is None or last["role"] != message["role"]:
         messages.append(message)
         return
-    last["content"] = joined([last["content"], message["content"]])
+    if isinstance(last["content"], str) and isinstance(message["content"], str):
+        last["content"] = joined([last["content"], message["content"]])
+    else:
+        last["content"] = [*_as_parts(last["content"]), *_text_parts("\n"), *_as_parts(message["content"])]
     if calls := message.get("tool_calls"):
         last.setdefault("tool_calls", []).extend(calls)
     if thinking := message.get("reasoning_content"):

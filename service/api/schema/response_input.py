@@ -3,7 +3,7 @@
 Source: https://platform.openai.com/docs/api-reference/responses/create#responses_create-input
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
@@ -25,6 +25,7 @@ _FIELDS = {
 }
 _NAMES = sorted({name for names in _FIELDS.values() for name in names})
 _TEXT_TYPES = ("input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text")
+_IMAGE_TYPE = "input_image"
 
 
 def as_items(value: Any) -> Any:
@@ -41,7 +42,7 @@ def _as_json(value: Any) -> Any:
 
 
 class InputPart(WireObject):
-    """A text part; images, audio and files are not supported."""
+    """A part: text, or for a model that sees an image; audio and files are not supported."""
 
     hints: ClassVar[NeutralValues] = {  # of an earlier answer
         "annotations": ([],),
@@ -50,17 +51,45 @@ class InputPart(WireObject):
         "parsed": ANY,  # the official clients add it for the answer's reader; the text counts
         "prompt_cache_breakpoint": ANY,  # every prefix is kept
     }
-    supported_types: ClassVar[tuple[str, ...]] = _TEXT_TYPES
+    refused: ClassVar[NeutralValues] = {"file_id": ()}
+    remedies: ClassVar[Mapping[str, str]] = {"file_id": "send the image itself as 'image_url'."}
+    supported_types: ClassVar[tuple[str, ...]] = (*_TEXT_TYPES, _IMAGE_TYPE)
 
-    type: Literal["input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text"]
+    type: Literal["input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text", "input_image"]
     """The kind of the object."""
-    text: str
+    text: str = ""
     """The text."""
+    image_url: str | None = None
+    """The image itself, of a part of that type: `data:image/png;base64,…`."""
+    detail: Literal["auto", "low", "high"] = "auto"
+    """`low` takes fewer tokens and shows less."""
 
     @classmethod
     @override
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
         return with_text_of_refusal(document)
+
+    @override
+    def check_consistency(self) -> None:
+        """Raise MissingParameter for a part without what its type needs."""
+        self.check("", can_show=True)
+
+    def check(self, path: str, *, can_show: bool) -> None:
+        """Check that the part has what its type needs.
+
+        Args:
+            path: of the part, with a dot at its end.
+            can_show: whether it may be an image.
+
+        Raises:
+            MissingParameter: it has not.
+            UnsupportedParameter: it is an image that has no place there.
+        """
+        needed = "image_url" if self.type == _IMAGE_TYPE else "text"
+        if needed not in self.model_fields_set:
+            raise MissingParameter(f"{path}{needed}")
+        if self.image_url is not None and not can_show:
+            raise UnsupportedParameter(f"{path}type", "only messages have images.")
 
 
 Parts = Annotated[
@@ -137,6 +166,9 @@ class InputItem(WireObject):
             if name not in own and is_stated:
                 param = f"{path}.{name}"
                 raise InvalidParameter(f"Invalid '{param}': an item of type '{self.type}' has none.", param=param)
+        for name in ("content", "output"):
+            for number, part in enumerate(getattr(self, name) or ()):
+                part.check(f"{path}.{name}[{number}].", can_show=self.type == "message")
         if self.type == "item_reference":
             param, stated = f"{path}.id", (self.id or "")[:64]
             message = f"Invalid '{param}': no item with the id '{stated}' is kept here. Send the item itself."
@@ -260,10 +292,22 @@ def messages_of(items: Iterable[InputItem], own_thinking: OwnThinking) -> tuple[
             call_id = call_ids.get(item.call_id, item.call_id)
             append({"role": "tool", "tool_call_id": call_id, "content": _text(item.output)})
         elif item.type == "message":
-            append({"role": item.role, "content": _text(item.content)})
+            append({"role": item.role, "content": _content(item.content or ())})
     if any(thoughts):
         append({"role": "assistant", "content": ""})
     return messages, unreadable
+
+
+def _content(parts: Sequence[InputPart]) -> str | list[dict[str, Any]]:
+    """Return what a chat's message says and shows."""
+    if all(part.image_url is None for part in parts):
+        return _text(parts)
+    return [
+        {"type": "text", "text": part.text}
+        if part.image_url is None
+        else {"type": "image_url", "image_url": {"url": part.image_url, "detail": part.detail}}
+        for part in parts
+    ]
 
 
 def _text(parts: Iterable[InputPart] | None) -> str:

@@ -1,4 +1,6 @@
-"""The memories of sequences: an encoder's outputs as keys and values, in pages that are found by what was encoded.
+"""The memories of sequences: an encoder's outputs, in pages that are found by what was encoded.
+
+The pages are those of the cache if sequences attend to keys and values, or a pool of their own of places for rows.
 
 A memory is encoded in parts, one between two steps, and one memory after the other. Sequences that begin meanwhile with
 the same medium share it; once nobody holds it, its pages stay findable until they are needed.
@@ -16,7 +18,7 @@ class Memories:
         """Connect them with the pool.
 
         Args:
-            pool: the pages of the engine, from which memories take theirs.
+            pool: the pages that memories take theirs from.
             num_pages: how many pages a memory has.
             num_parts: in how many parts a medium is encoded.
         """
@@ -60,6 +62,13 @@ class Memories:
             self._pool.release(memory.pages)
             if self._encoding is memory:
                 self._encoding = None
+
+    def forget(self, root: bytes) -> None:
+        """Make a memory impossible to find again."""
+        found = self._pool.find(self._keys(root))
+        self._pool.share(found)
+        self._pool.unregister(found)
+        self._pool.release(found)
 
     def is_encoded(self, memory: Memory) -> bool:
         """Return whether every part of its encoding was planned, so that steps planned later find it whole."""

@@ -1,4 +1,4 @@
-"""The memory that some sequences hold together, and a part of its encoding."""
+"""An encoder's output that some sequences hold together, and a part of its encoding."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from service.engine.request import Medium
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """The pages of one medium, which some sequences hold together."""
+    """The output for one medium, which some sequences hold together: keys and values, or rows."""
 
     medium: Medium
     root: bytes  # of the keys of its pages
-    pages: list[int]
+    pages: list[int]  # of the cache; or the one place among the rows
     num_parts: int  # of the encoder, that were planned
     num_holders: int = 1
 

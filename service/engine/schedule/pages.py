@@ -6,9 +6,9 @@ held         by one sequence, or by several that share it
 evictable    not held, but registered under a key, so it can be found again; reused when room is needed, oldest first
 free         not held, content unknown
 
-A page's key is a hash of its tokens and of the previous page's key, so keys are equal only where all tokens up to the
-page's end are equal too. The first page's key hashes the request's memory and its salt, so that one tenant cannot
-find, or time, what another sent.
+A page's key is a hash of its tokens, of the media whose rows are in it, and of the previous page's key, so keys are
+equal only where all that precedes the page's end is equal too. The first page's key hashes the request's memory and its
+salt, so that one tenant cannot find, or time, what another sent.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from array import array
 from collections import OrderedDict, abc
 from collections.abc import Iterable
 
+from service.engine.request import PlacedMedium
 from service.engine.schedule.sequence import Sequence
 
 KEY_BYTES = 16
@@ -148,7 +149,7 @@ class SequencePages:
         if needs_all and not sequence.output_ids:
             return  # a cached position has no logits
         known = sequence.known_ids
-        extend_keys(sequence.page_keys, sequence.root_key, known, self._page_size)
+        self._extend_keys(sequence)
         found = self.pool.find(sequence.page_keys[: (len(known) - 1) // self._page_size])
         self.pool.share(found)
         sequence.pages = found
@@ -163,7 +164,7 @@ class SequencePages:
 
     def register(self, sequence: Sequence, num_positions: int) -> None:
         """Make the whole pages among the first `num_positions`, whose tokens are known, findable."""
-        extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size)
+        self._extend_keys(sequence)
         last = num_positions // self._page_size
         for index in range(sequence.num_registered, last):
             self.pool.register(sequence.pages[index], sequence.page_keys[index])
@@ -173,6 +174,9 @@ class SequencePages:
         """Release all pages of a sequence that has its slot still; registered ones stay findable."""
         self.pool.release(sequence.pages)
         sequence.pages = []
+
+    def _extend_keys(self, sequence: Sequence) -> None:
+        extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size, sequence.request.media)
 
 
 def root_key(salt: bytes, digest: bytes = b"", adapter: bytes = b"") -> bytes:
@@ -192,7 +196,13 @@ def page_key(previous: bytes, content: bytes) -> bytes:
     return hashlib.blake2b(previous + content, digest_size=KEY_BYTES, key=_PROCESS_SECRET).digest()
 
 
-def extend_keys(keys: list[bytes], root: bytes, token_ids: abc.Sequence[int], page_size: int) -> None:
+def extend_keys(
+    keys: list[bytes],
+    root: bytes,
+    token_ids: abc.Sequence[int],
+    page_size: int,
+    media: abc.Sequence[PlacedMedium] = (),
+) -> None:
     """Add the key of every whole page of `token_ids` that has none yet.
 
     Args:
@@ -200,8 +210,12 @@ def extend_keys(keys: list[bytes], root: bytes, token_ids: abc.Sequence[int], pa
         root: the result of `root_key`.
         token_ids: all tokens from position 0 on.
         page_size: tokens of a page.
+        media: what takes the places of some tokens.
     """
     for start in range(len(keys) * page_size, len(token_ids) - page_size + 1, page_size):
         page = array("i", token_ids[start : start + page_size]).tobytes()
+        for placed in media:
+            if placed.start < start + page_size and start < placed.end:
+                page += placed.medium.digest + (start - placed.start).to_bytes(8, "big", signed=True)
         previous = keys[-1] if keys else root
         keys.append(page_key(previous, page))

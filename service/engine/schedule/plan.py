@@ -1,11 +1,20 @@
 """The sequences of one device step, as the scheduler chose them."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from service.engine.schedule.adapter_slots import AdapterWrite
 from service.engine.schedule.memory import EncoderPart
 from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import StepKind
+
+
+class PlannedRows(NamedTuple):
+    """Rows that take the places of tokens of a step."""
+
+    start: int  # position of the medium's first row
+    end: int  # position after its last row
+    place: int  # of the medium among those that have rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +26,7 @@ class PlannedSequence:
     start: int  # position of its first token
     token_ids: tuple[int, ...]  # of a prompt; empty for a sequence that decodes, whose token is still on the device
     is_sampled: bool  # whether the sampled token counts: not after a prompt's earlier chunks
+    rows: tuple[PlannedRows, ...] = ()  # of the media that its tokens touch
 
     @property
     def num_tokens(self) -> int:

@@ -22,8 +22,8 @@ from service.engine.request import FinishReason, Request, StepLogprobs, TokenEve
 from service.engine.schedule.adapter_slots import AdapterSlots
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.memories import Memories
-from service.engine.schedule.pages import SequencePages, root_key
-from service.engine.schedule.plan import Plan, PlannedSequence
+from service.engine.schedule.pages import PagePool, SequencePages, page_key, root_key
+from service.engine.schedule.plan import Plan, PlannedRows, PlannedSequence
 from service.engine.schedule.sequence import Sequence
 from service.engine.schedule.waiting import Waiting
 from service.engine.shapes import AvailableSteps, StepKind
@@ -42,6 +42,7 @@ class Scheduler:
         page_size: int,
         chunking: Chunking,
         memory_pages: int = 0,
+        num_media: int = 0,
         encoder_parts: int = 0,
         adapter_slots: int = 0,
     ) -> None:
@@ -49,7 +50,12 @@ class Scheduler:
         self.page_size = page_size
         self._pages = SequencePages(num_pages=num_pages, page_size=page_size)
         self.pages = self._pages.pool
-        self._memories = Memories(self.pages, num_pages=memory_pages, num_parts=encoder_parts)
+        self.places = PagePool(num_media)  # for the rows of media
+        self._memories = (
+            Memories(self.places, num_pages=1, num_parts=encoder_parts)
+            if num_media
+            else Memories(self.pages, num_pages=memory_pages, num_parts=encoder_parts)
+        )
         self._adapters = AdapterSlots(adapter_slots)
         # Those that wait for a slot of their adapter, the longest first, and how many sequences had begun before.
         self._held_up: dict[Sequence, int] = {}
@@ -180,7 +186,10 @@ class Scheduler:
         Raises:
             PageIntegrityError: a page was.
         """
-        self.pages.check_integrity([*(s.pages for s in (*self._running, *self._waiting)), *self._memories.held])
+        of_sequences, of_memories = [s.pages for s in (*self._running, *self._waiting)], self._memories.held
+        has_places = self.places.num_pages > 0
+        self.pages.check_integrity(of_sequences if has_places else [*of_sequences, *of_memories])
+        self.places.check_integrity(of_memories if has_places else [])
         slots = [*self._free_slots, *(s.slot for s in self._running)]
         assert len(set(slots)) == len(slots), f"slots {sorted(slots)} have a double"
         users = [s.adapter_slot for s in self._running if s.adapter_slot >= 0]
@@ -248,14 +257,14 @@ class Scheduler:
         """
         chunking = self._chunking
         candidates = sorted(
-            (s for s in self._running if s.is_prefilling and self._remembers(s)),
+            (s for s in self._running if s.is_prefilling and self._remembers(s) and self._reach(s) > s.num_computed),
             key=lambda s: (s.request.priority, s.last_chunk, s.arrival),
         )
         ends: dict[Sequence, int] = {}
         num_rows = chunking.num_rows
         for sequence in self._without_repeated_work(candidates[:num_rows]):
             start = sequence.num_computed
-            end = chunking.end(start, sequence.prefill_len, num_tokens=budget, num_rows=num_rows)
+            end = chunking.end(start, self._reach(sequence), num_tokens=budget, num_rows=num_rows)
             if end == start:
                 break
             ends[sequence] = end
@@ -268,6 +277,27 @@ class Scheduler:
     def _remembers(self, sequence: Sequence) -> bool:
         """Return whether a sequence's memory is whole, if it has one."""
         return sequence.memory is None or self._memories.is_encoded(sequence.memory)
+
+    def _reach(self, sequence: Sequence) -> int:
+        """Return up to which position a prompt can be computed: to the first medium that has no rows yet.
+
+        A medium that is not encoded is held, so that it will be, as soon as there are places for all of the prompt's.
+        """
+        media = sequence.request.media
+        if not media:
+            return sequence.prefill_len
+        self._pages.find_prefix(sequence)
+        left = [number for number, placed in enumerate(media) if placed.end > sequence.num_computed]
+        missing = [number for number in left if number not in sequence.media]
+        if missing:
+            roots = {number: page_key(sequence.root_key, media[number].medium.digest) for number in missing}
+            if self.places.can_allocate(sum(map(self._memories.num_missing, set(roots.values())))):
+                for number, root in roots.items():
+                    sequence.media[number] = self._memories.hold(media[number].medium, root)
+        for number in left:
+            if number not in sequence.media or not self._memories.is_encoded(sequence.media[number]):
+                return media[number].start // self._chunking.row_tokens * self._chunking.row_tokens
+        return sequence.prefill_len
 
     def _without_repeated_work(self, candidates: Iterable[Sequence]) -> list[Sequence]:
         """Find cached prefixes, and leave out sequences that would compute the same page as one before them.
@@ -299,7 +329,22 @@ class Scheduler:
         sequence.num_planned += is_last
         self._pages.register(sequence, end)
         token_ids = tuple(sequence.known_ids[start:end])
-        return PlannedSequence(sequence, sequence.slot, start, token_ids, is_sampled=is_last)
+        rows = self._take_rows(sequence, start, end) if sequence.media else ()
+        return PlannedSequence(sequence, sequence.slot, start, token_ids, is_sampled=is_last, rows=rows)
+
+    def _take_rows(self, sequence: Sequence, start: int, end: int) -> tuple[PlannedRows, ...]:
+        """Return the rows of a chunk, and give up the media that later chunks do not touch.
+
+        Steps run in order, so rows that take the place of these are written after this chunk has read them.
+        """
+        rows = []
+        for number, memory in list(sequence.media.items()):
+            placed = sequence.request.media[number]
+            if placed.start < end and start < placed.end:
+                rows.append(PlannedRows(placed.start, placed.end, memory.pages[0]))
+            if placed.end <= end:
+                self._memories.release(sequence.media.pop(number))
+        return tuple(rows)
 
     def _grow_all(self, num_positions: Mapping[Sequence, int]) -> None:
         """Give each sequence the pages for so many positions, preempting those of the lowest rank if there are none."""
@@ -331,6 +376,7 @@ class Scheduler:
         if sequence.memory is not None:
             self._memories.release(sequence.memory, is_broken=sequence.finish_reason is FinishReason.ERROR)
             sequence.memory = None
+        self._release_media(sequence)
         if sequence.adapter_slot >= 0:
             self._adapters.release(sequence.adapter_slot)
             sequence.adapter_slot = -1
@@ -338,6 +384,14 @@ class Scheduler:
         heappush(self._free_slots, sequence.slot)
         self._pages.release(sequence)
         sequence.slot = -1
+
+    def _release_media(self, sequence: Sequence) -> None:
+        while sequence.media:
+            _, memory = sequence.media.popitem()
+            self._memories.release(memory)
+        if sequence.finish_reason is FinishReason.ERROR:
+            for placed in sequence.request.media:
+                self._memories.forget(page_key(sequence.root_key, placed.medium.digest))
 
     def _commit_token(self, sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
         if token_id < 0 or sequence.failure is not None:

@@ -21,6 +21,7 @@ HostOrDevice = Array | np.ndarray
 OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape when programs are lowered
 NO_ADAPTER = -1  # in place of the slot of an adapter
 NOT_SAMPLED = -1  # in place of the position of a token to be sampled
+NOT_MEDIA = -1  # in place of a row of a medium, for a token
 NO_TOKEN = np.iinfo(np.int32).max  # fills unused places; outside every vocabulary, so that scatters drop it
 
 
@@ -39,7 +40,8 @@ class StepInputs(NamedTuple):
     row_tokens: Int[Any, " row"]
     token_ids: Int[Any, "row token"]  # of prompts; a slot that decodes takes its last token from the device
     page_table: Int[Any, "slot_and_row page"]
-    memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model with an encoder
+    memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model that attends to an encoder
+    media_rows: Int[Any, "row token"] | None = None  # that take the places of tokens, or NOT_MEDIA; None if none do
     # The slots of the adapters of slots and rows; NO_ADAPTER for none. None of an engine without any.
     adapters: Int[Any, " slot"] | None = None
     row_adapters: Int[Any, " row"] | None = None

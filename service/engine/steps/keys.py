@@ -2,6 +2,7 @@
 
 initial-state                   the device state: the slots and all caches
 embed-…                         tokens to hidden states; one for each bucket
+embed-media-…                   the same with rows of media in place of some tokens; one for each bucket with prompts
 layers…                         the layers of a group; one for each bucket and kind of layer group
 sample-…                        the sampling that follows a step; one for each number of slots
 sample-greedy-…, -random-…, …   parts of it that suffice for most steps, on an accelerator; see `Sampler`
@@ -13,6 +14,7 @@ count-tokens                    for sequences with penalties
 adapter-…                       a write of an adapter into a slot; one for each kind of layer group
 encode-…                        an encoder: before its layers, the layers of a group, after them
 remember-…                      its output to keys and values; one for each kind of layer group
+keep-rows                       its output to the rows that take the places of tokens
 attend-…                        layers in a step that also returns what heads attend to; one for each kind of group
 """
 
@@ -33,6 +35,7 @@ class SingleProgram(StrEnum):
     PROMPT_LOGPROBS = "prompt-logprobs"
     ENCODE_BEGIN = "encode-begin"
     ENCODE_END = "encode-end"
+    KEEP_ROWS = "keep-rows"
 
 
 class Sampler(StrEnum):
@@ -48,10 +51,11 @@ class Embed(NamedTuple):
     """The program that begins a step."""
 
     bucket: Bucket
+    has_media: bool = False  # whether rows of media take the places of tokens
 
     @override
     def __str__(self) -> str:
-        return f"embed-{self.bucket.name}"
+        return f"embed-{'media-' if self.has_media else ''}{self.bucket.name}"
 
 
 class Layers(NamedTuple):
@@ -144,21 +148,28 @@ def step_keys(bucket: Bucket, groups: Sequence[LayerGroup], shapes: EngineShapes
     ]
 
 
-def encoder_keys(encoder_groups: Sequence[LayerGroup], groups: Sequence[LayerGroup]) -> list[ProgramKey]:
-    """Return the programs that make a memory; none of a model without an encoder."""
+def encoder_keys(
+    encoder_groups: Sequence[LayerGroup], groups: Sequence[LayerGroup], shapes: EngineShapes
+) -> list[ProgramKey]:
+    """Return the programs that encode a medium, and those that take its rows; none of a model without an encoder."""
     if not encoder_groups:
         return []
+    taking: list[ProgramKey] = (
+        [OfMemory(MemoryPart.REMEMBER, group.kind) for group in distinct(groups)]
+        if shapes.media is None
+        else [SingleProgram.KEEP_ROWS, *(Embed(bucket, has_media=True) for bucket in shapes.prompt_buckets)]
+    )
     return [
         SingleProgram.ENCODE_BEGIN,
         *(OfMemory(MemoryPart.ENCODE, group.kind) for group in distinct(encoder_groups)),
         SingleProgram.ENCODE_END,
-        *(OfMemory(MemoryPart.REMEMBER, group.kind) for group in distinct(groups)),
+        *taking,
     ]
 
 
-def attention_keys(encoder_groups: Sequence[LayerGroup], groups: Sequence[LayerGroup]) -> list[ProgramKey]:
-    """Return the programs that tell what heads attend to; none of a model without an encoder."""
-    return [OfMemory(MemoryPart.ATTEND, group.kind) for group in distinct(groups)] if encoder_groups else []
+def attention_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
+    """Return the programs that tell what heads attend to; none of a model that does not attend to an encoder."""
+    return [] if shapes.memory is None else [OfMemory(MemoryPart.ATTEND, group.kind) for group in distinct(groups)]
 
 
 def adapter_keys(groups: Sequence[LayerGroup]) -> list[ProgramKey]:

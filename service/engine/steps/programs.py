@@ -1,7 +1,7 @@
 """The programs of a runner: each compiled function with its name and its shapes."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -14,11 +14,16 @@ from service.engine.limits import MAX_ATTENTION_HEADS
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.encode import (
     AttendInputs,
+    KeepInputs,
+    MediaInputs,
     RememberInputs,
     attend_layer_group,
+    embed_media,
     encode_begin,
     encode_end,
     encode_layers,
+    initial_rows,
+    keep_rows,
     remember,
 )
 from service.engine.steps.inputs import (
@@ -67,7 +72,7 @@ from service.engine.steps.step import (
     write_adapter,
 )
 from service.engine.steps.whole import WholeInputs, WholeState, WholeSteps
-from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, RemembersMedia
+from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, TakesMedia
 
 type SampleFunction = Callable[[Float[Array, "slot vocab"], SamplingState, Any], Sampled]
 
@@ -97,11 +102,12 @@ class _EnginePrograms:
 
         def make(_: Any, none: Any, __: Any) -> tuple[Any, Any]:
             adapters = [[jnp.zeros(a.shape, a.dtype) for a in self._adapters_of(group)] for group in groups]
-            return none, (self._make_slots(), tuple(map(self._make_cache, groups)), adapters)
+            rows = () if self._shapes.media is None else self._make_rows()
+            return none, (self._make_slots(), tuple(map(self._make_cache, groups)), adapters, rows)
 
-        is_split = self._place.cache is not None
+        replicated, is_split = self._place.replicated, self._place.cache is not None
         of_adapters = [[a.sharding if is_split else None for a in self._adapters_of(group)] for group in groups]
-        shardings = (self._place.replicated, self._place.cache, of_adapters)
+        shardings = (replicated, self._place.cache, of_adapters, replicated)
         return Program(str(SingleProgram.INITIAL_STATE), make, outputs_sharding=shardings)
 
     def embeds(self) -> list[Program]:
@@ -159,17 +165,15 @@ class _EnginePrograms:
         return programs
 
     def encoding(self) -> list[Program]:
-        """Return the programs that make a memory; none of a model without an encoder."""
+        """Return the programs that encode a medium, and those that take its output; none without an encoder."""
         model = self._model
-        if not isinstance(model, RemembersMedia) or (encoder := model.encoder) is None:
+        if not isinstance(model, TakesMedia) or (encoder := model.encoder) is None:
             return []
-        features = jax.ShapeDtypeStruct(encoder.features_shape, np.float32)
-        hidden = jax.eval_shape(encoder.begin, self._weights, features)
-        written = RememberInputs(hidden, _int32(self._shapes.memory_pages))
+        hidden = jax.eval_shape(encoder.begin, self._weights, encoder.features)
+        output = jax.eval_shape(encoder.end, self._weights, hidden)
+        begin, end = functools.partial(encode_begin, encoder), functools.partial(encode_end, encoder)
         return [
-            self._program(
-                SingleProgram.ENCODE_BEGIN, functools.partial(encode_begin, encoder), (self._weights, (), features)
-            ),
+            self._program(SingleProgram.ENCODE_BEGIN, begin, (self._weights, (), encoder.features)),
             *(
                 self._program(
                     OfMemory(MemoryPart.ENCODE, group.kind),
@@ -178,23 +182,38 @@ class _EnginePrograms:
                 )
                 for group in distinct(encoder.layer_groups)
             ),
-            self._program(
-                SingleProgram.ENCODE_END, functools.partial(encode_end, encoder), (self._weights, (), hidden)
-            ),
-            *(
-                self._program(
-                    OfMemory(MemoryPart.REMEMBER, group.kind),
-                    functools.partial(remember, model, group),
-                    (self._of(group), placed(self._cache_shapes(group), self._place.cache), written),
-                )
-                for group in distinct(model.layer_groups)
-            ),
+            self._program(SingleProgram.ENCODE_END, end, (self._weights, (), hidden)),
+            *(self._remembering(model, output) if self._shapes.media is None else self._seeing(output)),
         ]
 
+    def _remembering(self, model: TakesMedia, output: jax.ShapeDtypeStruct) -> Iterator[Program]:
+        """Yield the programs that write an encoder's output into the cache."""
+        written = RememberInputs(output, _int32(self._shapes.memory_pages))
+        for group in distinct(self._model.layer_groups):
+            yield self._program(
+                OfMemory(MemoryPart.REMEMBER, group.kind),
+                functools.partial(remember, model, group),
+                (self._of(group), placed(self._cache_shapes(group), self._place.cache), written),
+            )
+
+    def _seeing(self, output: jax.ShapeDtypeStruct) -> Iterator[Program]:
+        """Yield the programs that keep an encoder's rows, and take them for tokens."""
+        rows = placed(jax.eval_shape(self._make_rows), self._place.replicated)
+        yield self._program(SingleProgram.KEEP_ROWS, keep_rows, ((), rows, KeepInputs(output, _int32())))
+        for bucket in self._shapes.prompt_buckets:
+            numbers = _int32(bucket.num_rows, self._shapes.row_tokens)
+            inputs = MediaInputs(empty_step(bucket, self._shapes).packed, numbers, rows)
+            begin = functools.partial(embed_media, self._model, bucket, has_adapters=self._shapes.adapters is not None)
+            yield self._of_slots(Embed(bucket, has_media=True), begin, inputs)
+
+    def _make_rows(self) -> Float[Array, "medium row hidden"]:
+        assert self._shapes.media is not None
+        return initial_rows(self._shapes.media, self._model.hidden_size, self._model.dtype)
+
     def attending(self) -> list[Program]:
-        """Return the programs that tell what heads attend to; none of a model without an encoder."""
+        """Return the programs that tell what heads attend to; none of a model that does not attend to an encoder."""
         model = self._model
-        if not isinstance(model, RemembersMedia) or model.encoder is None:
+        if not isinstance(model, TakesMedia) or self._shapes.memory is None:
             return []
         step = self._group_inputs(max(self._shapes.prompt_buckets))
         return [

@@ -114,7 +114,7 @@ def read_decoder(
     config.refuse_unless("pretraining_tp", 1)
     given = {"final_norm": read_norm(config), "has_tied_embeddings": config.flag("tie_word_embeddings")} | options
     return DecoderConfig(
-        model_type=str(config.values["model_type"]),
+        model_type=str(config.values.get("model_type")),
         vocab_size=config.required_int("vocab_size"),
         hidden_size=config.required_int("hidden_size"),
         context_len=_context_len(config),

@@ -16,7 +16,7 @@ from service.compile.program import Executable, Program
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
 from service.device.native.library import native_code
-from service.engine.shapes import EngineShapes, MemoryShapes
+from service.engine.shapes import EngineShapes, MemoryShapes, RowShapes
 from service.engine.sizing import ModelSize, engine_bytes, fit_engine
 from service.engine.steps.keys import (
     ProgramKey,
@@ -94,8 +94,7 @@ class EngineSpec(ModelSpec):
     @override
     def names(self) -> ProgramNames:
         shapes, groups = self.shapes, self.layer_groups
-        encoding = encoder_keys(self.encoder_groups, groups)
-        attention = attention_keys(self.encoder_groups, groups)
+        encoding, attention = encoder_keys(self.encoder_groups, groups, shapes), attention_keys(shapes, groups)
 
         def names(keys: Sequence[ProgramKey]) -> list[str]:
             return list(dict.fromkeys(map(str, [*encoding, *keys])))
@@ -106,6 +105,11 @@ class EngineSpec(ModelSpec):
             names([*compile_order(shapes, groups), *attention]),
             names(sufficient_keys(shapes, groups)),
         )
+
+    @property
+    @override
+    def hears(self) -> bool:
+        return self.config.speech_encoder is not None
 
     @property
     @override
@@ -181,10 +185,12 @@ class EngineSpec(ModelSpec):
             from service.start.kinds.running_listener import RunningListener
 
             return RunningListener(context, runner, self.config, self.number_formats, turns)
-        reader, adapters = None, self.shapes.adapters
+        vocab_size, formats, adapters = self.config.vocab_size, self.number_formats, self.shapes.adapters
+        reader = None
         if adapters is not None:
             reader = AdapterReader(context, self.specs, self.layer_groups, adapters, dtype=self.dtype)
-        return RunningEngine(context, runner, self.config.vocab_size, self.number_formats, turns, read_adapter=reader)
+        images = self.config.image_encoder
+        return RunningEngine(context, runner, vocab_size, formats, turns, image_encoder=images, read_adapter=reader)
 
     @override
     def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
@@ -226,7 +232,8 @@ def choose_engine_spec(
             raise
         shapes = choose_shapes(settings, config, formats, mesh, memory_bytes)
     _check_adapter_cache(settings, specs, shapes.adapters, dtype)
-    total_bytes = engine_bytes(_model_size(config, formats, mesh, shapes.adapters), shapes)
+    size = _model_size(config, formats, mesh, settings.max_model_len, shapes.adapters)
+    total_bytes = engine_bytes(size, shapes)
     key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype, weight_dtype=weight_dtype)
     return EngineSpec(
         dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, total_bytes
@@ -235,9 +242,9 @@ def choose_engine_spec(
 
 def encoder_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
     """Return the layers of a model's encoder in order, divided into groups; empty if it has none."""
-    if config.speech_encoder is None:
+    if config.media_encoder is None:
         return ()
-    return layer_groups(config.speech_encoder.layers, specs, prefix=ENCODER_PREFIX)
+    return layer_groups(config.media_encoder.layers, specs, prefix=ENCODER_PREFIX)
 
 
 def choose_shapes(
@@ -258,7 +265,7 @@ def choose_shapes(
     """
     adapters = _adapter_shapes(settings, config)
     return fit_engine(
-        _model_size(config, formats, mesh, adapters),
+        _model_size(config, formats, mesh, settings.max_model_len, adapters),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
@@ -302,13 +309,18 @@ def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
 
 
 def _model_size(
-    config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, adapters: AdapterShapes | None
+    config: DecoderConfig,
+    formats: NumberFormats,
+    mesh: DeviceMesh,
+    max_model_len: int | None,
+    adapters: AdapterShapes | None,
 ) -> ModelSize:
     dtype, quantization, kv_dtype, weight_dtype = formats
     storage = layers_quantization(quantization, config.layer_storage)
     products_dtype = weight_dtype.name if storage is Quantization.NONE else storage.value
     kernel = choose_kernel(mesh.devices[0], _head_shape(config, formats, mesh))
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
+    media = _row_shapes(config, specs, max_model_len or config.context_len)
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
@@ -321,7 +333,10 @@ def _model_size(
         has_whole_steps=mesh.prefers_whole_steps,
         max_table_bytes=kernel.max_table_bytes,
         page_sizes=kernel.page_sizes,
+        max_positions=kernel.max_positions,
         memory=_memory_shapes(config, specs),
+        media=media,
+        media_bytes=0 if media is None else media.num_media * media.num_rows * config.hidden_size * dtype.itemsize,
         adapters=adapters,
     )
 
@@ -332,6 +347,15 @@ def _memory_shapes(config: DecoderConfig, specs: Sequence[WeightSpec]) -> Memory
         return None
     num_parts = len(encoder_groups(config, specs))
     return MemoryShapes(encoder.num_positions, num_parts, (encoder.num_frames, encoder.num_mels))
+
+
+def _row_shapes(config: DecoderConfig, specs: Sequence[WeightSpec], context_len: int) -> RowShapes | None:
+    """Return the sizes of rows of media: places for as many as the longest prompt has."""
+    encoder = config.image_encoder
+    if encoder is None:
+        return None
+    num_parts, size = len(encoder_groups(config, specs)), encoder.image_size
+    return RowShapes(max(context_len // encoder.num_rows, 1), encoder.num_rows, num_parts, (size, size, 3))
 
 
 def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> KernelChoice:

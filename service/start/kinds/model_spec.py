@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -29,6 +29,7 @@ class Text:
     tokenizer: "Tokenizer"
     chat_template: "ChatTemplate | None"
     generation: Mapping[str, Any]  # what generation_config.json says; empty without one
+    preprocessor: Mapping[str, Any] = field(default_factory=dict)  # the same of preprocessor_config.json
 
 
 class ProgramNames(NamedTuple):
@@ -96,6 +97,11 @@ class ModelSpec(ABC):
     @abstractmethod
     def names(self) -> ProgramNames:
         """The names of the model's programs."""
+
+    @property
+    def hears(self) -> bool:
+        """Whether requests bring recordings."""
+        return False
 
     @property
     @abstractmethod

@@ -5,15 +5,17 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, override
 
-from service.api.served import Served, ServedModel
+from service.api.served import Served, ServedModel, Vision
 from service.device.read_speed import ReadSpeed, measure_read_speed
 from service.engine.engine import Engine
 from service.engine.request import MAX_SEQUENCES, Adapter, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.device_turns import DeviceTurns
-from service.errors import Draining, Overloaded
+from service.errors import Draining, MalformedCheckpoint, Overloaded
+from service.models.description import ImageEncoder
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
+from service.text.images import ImageText
 
 
 class RunningEngine(Running):
@@ -27,9 +29,11 @@ class RunningEngine(Running):
         formats: Mapping[str, str],
         turns: DeviceTurns | None = None,
         *,
+        image_encoder: ImageEncoder | None = None,
         read_adapter: Callable[[str, str], Adapter] | None = None,
     ) -> None:
         """Start the device thread, which takes turns with other engines on an accelerator."""
+        self._image_encoder = image_encoder
         self._read_adapter = read_adapter
         max_stall_ms = context.settings.max_step_stall_ms
         self._engine = Engine(
@@ -87,6 +91,7 @@ class RunningEngine(Running):
             operator_defaults=self._operator_defaults,
             read_adapter=self._read_adapter,
             number_formats=self._formats,
+            vision=None if self._image_encoder is None else _vision(self._image_encoder, text, facts["name"]),
         )
 
     def _probe_request(self) -> Request:
@@ -97,3 +102,18 @@ class RunningEngine(Running):
         with contextlib.suppress(Overloaded, Draining):
             async for _ in self._engine.submit(self._probe_request()):
                 pass
+
+
+def _vision(encoder: ImageEncoder, text: Text, uri: str) -> Vision:
+    """Return how a model sees.
+
+    Raises:
+        MalformedCheckpoint: the files beside the weights do not say it, or ask for what is not done here.
+    """
+    from service.media.tiles import read_tiler
+
+    placeholder = text.tokenizer.backend.id_to_token(encoder.token_id)
+    if placeholder is None:
+        raise MalformedCheckpoint(uri, "tokenizer.json", f"has no token {encoder.token_id}, which stands for images")
+    tiler = read_tiler(uri, text.preprocessor, tile_size=encoder.image_size)
+    return Vision(tiler, ImageText(placeholder, encoder.num_rows), encoder.token_id)

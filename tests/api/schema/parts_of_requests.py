@@ -77,9 +77,17 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
             "reasoning": field(None, text()),
         },
     ),
-    chat.TextPart: (
+    chat.ContentPart: (
         {"type": "text", "text": "a"},
-        {"type": field("text", choice("text", "input_text", "output_text")), "text": field(REQUIRED, text())},
+        {
+            "type": field("text", choice("text", "input_text", "output_text")),
+            "text": field(REQUIRED, text()),
+            "image_url": field(None, nested({"url": "data:,"})),
+        },
+    ),
+    chat.ImageUrl: (
+        {"url": "data:,"},
+        {"url": field(REQUIRED, text()), "detail": field("auto", choice("auto", "low", "high"))},
     ),
     chat.ToolCall: (
         {"id": "a", "type": "function", "function": {"name": "f", "arguments": ""}},
@@ -167,6 +175,8 @@ PARTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
                 REQUIRED, choice("input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text")
             ),
             "text": field(REQUIRED, text()),
+            "image_url": field(None, text()),
+            "detail": field("auto", choice("auto", "low", "high")),
         },
     ),
     response_tools.CustomFormat: (

@@ -148,7 +148,10 @@ TYPES = [
     (response_tools.NamedTool, "function', 'custom', 'local_shell"),
     (response_tools.ChosenTool, "function', 'custom', 'local_shell', 'allowed_tools"),
     (tools.ToolChoice, "none', 'auto', 'required', 'function', 'allowed_tools"),
-    (response_input.InputPart, "input_text', 'output_text', 'reasoning_text', 'refusal', 'summary_text', 'text"),
+    (
+        response_input.InputPart,
+        "input_text', 'output_text', 'reasoning_text', 'refusal', 'summary_text', 'text', 'input_image",
+    ),
 ]
 
 

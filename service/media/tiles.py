@@ -1,0 +1,145 @@
+"""How Idefics3 and SmolVLM cut an image: into square tiles, and the whole image as one more.
+
+Source: transformers `models/idefics3/image_processing_pil_idefics3.py`
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from service.errors import MalformedCheckpoint
+from service.media.pixels import Filter, Picture, Resize, Size
+
+FILE = "preprocessor_config.json"
+LARGEST_EDGE = 4096  # pixels, whatever the file asks for
+# What encoders here take: pixels from -1 to 1.
+EXPECTED = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+RESCALE_FACTOR = 1 / 255
+
+
+class Tiling(NamedTuple):
+    """How one image is cut."""
+
+    resizes: tuple[Resize, ...]
+    rows: int  # of tiles; 0 for the whole image alone
+    columns: int
+
+    @property
+    def num_tiles(self) -> int:
+        """The tiles, with the whole image as the last."""
+        return self.rows * self.columns + 1
+
+
+@dataclass(frozen=True)
+class Tiler:
+    """Cuts images into tiles."""
+
+    tile_size: int  # pixels of an edge
+    longest_edge: int  # to which an image is brought before it is cut
+    is_splitting: bool = True  # whether there are tiles, and not the whole image alone
+    resampling: Filter = Filter.LANCZOS
+
+    def tiling(self, size: Size, *, is_coarse: bool = False) -> Tiling:
+        """Return how an image of a size is cut; `is_coarse` asks for the whole image alone."""
+        whole = Resize(Size(self.tile_size, self.tile_size))
+        fitted = _bounded(_with_longest_edge(size, self.longest_edge))
+        if is_coarse or not self.is_splitting:
+            return Tiling((Resize(fitted, is_wanted=False), whole), 0, 0)
+        sheet = _whole_tiles(fitted, self.tile_size)
+        columns, rows = sheet.width // self.tile_size, sheet.height // self.tile_size
+        if rows * columns == 1:
+            return Tiling((Resize(fitted, is_wanted=False), whole), 0, 0)
+        return Tiling((Resize(fitted, is_wanted=False), Resize(sheet), whole), rows, columns)
+
+    def tiles(self, tiling: Tiling, pictures: Sequence[Picture]) -> list[Picture]:
+        """Return the tiles of an image in the order of a prompt, row by row, and then the whole image."""
+        *sheets, whole = pictures
+        size = self.tile_size
+        found = [
+            np.ascontiguousarray(sheet[row * size : (row + 1) * size, column * size : (column + 1) * size])
+            for sheet in sheets
+            for row in range(tiling.rows)
+            for column in range(tiling.columns)
+        ]
+        return [*found, whole]
+
+
+def read_tiler(uri: str, values: Mapping[str, Any], *, tile_size: int) -> Tiler:
+    """Read a `preprocessor_config.json`.
+
+    Args:
+        uri: the checkpoint, for errors.
+        values: the file's.
+        tile_size: what the model's encoder takes, in pixels of an edge.
+
+    Raises:
+        MalformedCheckpoint: the file is missing, or asks for what is not done here.
+    """
+    if not values:
+        raise MalformedCheckpoint(uri, FILE, "is missing; it says how the model sees images")
+    for name, expected in EXPECTED.items():
+        if values.get(name, expected) != expected:
+            raise MalformedCheckpoint(uri, FILE, f"{name} = {values[name]!r} is not served; only {expected!r}")
+    factor = values.get("rescale_factor", RESCALE_FACTOR)
+    if not isinstance(factor, float) or not math.isclose(factor, RESCALE_FACTOR):
+        raise MalformedCheckpoint(uri, FILE, f"rescale_factor = {factor!r} is not served; only 1/255")
+    resampling = values.get("resample", Filter.LANCZOS)
+    if resampling not in tuple(Filter):
+        raise MalformedCheckpoint(uri, FILE, f"resample = {resampling!r} is not served; only {[*map(int, Filter)]}")
+    stated = _longest_edge(uri, values, "max_image_size", tile_size)
+    if stated != tile_size:
+        raise MalformedCheckpoint(
+            uri, FILE, f"max_image_size is {stated} pixels, and the encoder of config.json takes {tile_size}"
+        )
+    return Tiler(
+        tile_size,
+        _longest_edge(uri, values, "size", 4 * tile_size),
+        bool(values.get("do_image_splitting", True)),
+        Filter(resampling),
+    )
+
+
+def _longest_edge(uri: str, values: Mapping[str, Any], name: str, default: int) -> int:
+    stated = values.get(name, {"longest_edge": default})
+    edge = stated.get("longest_edge") if isinstance(stated, Mapping) else None
+    if type(edge) is not int or not 0 < edge <= LARGEST_EDGE:
+        reason = f"{name} = {stated!r} is not served; only a longest_edge of up to {LARGEST_EDGE} pixels"
+        raise MalformedCheckpoint(uri, FILE, reason)
+    return edge
+
+
+def _with_longest_edge(size: Size, edge: int) -> Size:
+    aspect = size.width / size.height
+    if size.width >= size.height:
+        width, height = edge, int(edge / aspect)
+        return Size(width, max(height + height % 2, 1))
+    width, height = int(edge * aspect), edge
+    return Size(max(width + width % 2, 1), height)
+
+
+def _bounded(size: Size) -> Size:
+    aspect = size.width / size.height
+    if size.width >= size.height and size.width > LARGEST_EDGE:
+        return Size(LARGEST_EDGE, max(int(LARGEST_EDGE / aspect), 1))
+    if size.height > size.width and size.height > LARGEST_EDGE:
+        return Size(max(int(LARGEST_EDGE * aspect), 1), LARGEST_EDGE)
+    return size
+
+
+def _whole_tiles(size: Size, tile: int) -> Size:
+    """Return the nearest larger size of whole tiles, of about the same aspect."""
+    aspect = size.width / size.height
+    if size.width >= size.height:
+        width = math.ceil(size.width / tile) * tile
+        return Size(width, math.ceil(int(width / aspect) / tile) * tile)
+    height = math.ceil(size.height / tile) * tile
+    return Size(math.ceil(int(height * aspect) / tile) * tile, height)

@@ -1,0 +1,53 @@
+"""Images in a prompt: what a template writes for one, and the tokens that take its place; no jax.
+
+Source: transformers `models/idefics3/processing_idefics3.py` (replace_image_token)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.errors import InvalidParameter, RequestError
+
+
+@dataclass(frozen=True)
+class ImageText:
+    """The tokens of Idefics3 and SmolVLM; may be sent to another process."""
+
+    placeholder: str  # what a template writes for an image; a token that stands for one row
+    num_rows: int  # of a tile
+    around: str = "<fake_token_around_image>"
+    whole: str = "<global-img>"  # before the whole image
+
+    def shown(self, rows: int, columns: int) -> str:
+        """Return what takes the place of the placeholder of an image: its tiles, if there are any, and the whole."""
+        own = self.placeholder * self.num_rows
+        tiles = "".join(
+            "".join(f"{self.around}<row_{row}_col_{column}>{own}" for column in range(1, columns + 1)) + "\n"
+            for row in range(1, rows + 1)
+        )
+        return f"{tiles}{'\n' if tiles else ''}{self.around}{self.whole}{own}{self.around}"
+
+    def check_text(self, text: str, param: str) -> None:
+        """Check that a client's text does not stand for an image.
+
+        Raises:
+            InvalidParameter: it has the placeholder.
+        """
+        if self.placeholder in text:
+            message = f"Invalid '{param}': '{self.placeholder}' stands for an image, and no text may have it."
+            raise InvalidParameter(message, param=param)
+
+    def expanded(self, text: str, images: Sequence[str]) -> str:
+        """Return a rendered prompt with what `shown` has returned for each of its images.
+
+        Raises:
+            RequestError: it has not as many placeholders as images, so a field that was rendered has one of its own,
+                or the template leaves an image out.
+        """
+        parts = text.split(self.placeholder)
+        if len(parts) != len(images) + 1:
+            raise RequestError(
+                f"The prompt has {len(parts) - 1} places for images, and the request {len(images)} images. No text of "
+                f"a request may have '{self.placeholder}', and images belong into messages of the user."
+            )
+        return "".join(part for pair in zip(parts, [*images, ""], strict=True) for part in pair)

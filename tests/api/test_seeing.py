@@ -1,0 +1,255 @@
+"""Images in chats: read from the request, measured, decoded, and put in their places; the engine is scripted."""
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from service.api.served import Vision
+from service.media.tiles import read_tiler
+from service.text.chat_template import ChatTemplate
+from service.text.images import ImageText
+from service.text.tokenizer import Tokenizer
+from tests.api.scripted_engine import MODEL, Service
+from tests.media.image_files import drawing, image_file
+from tests.parity.vision_cases import IMAGE_SIZE, NUM_ROWS
+from tests.sighted import PLACEHOLDER, PREPROCESSOR, TEMPLATE, data_url, shown, sighted_tokenizer
+
+TOKENIZER = Tokenizer(sighted_tokenizer())
+IMAGE_ID = TOKENIZER.backend.token_to_id(PLACEHOLDER)
+# Of a model whose template takes plain text, too.
+LENIENT = (
+    "<|im_start|>{% for message in messages %}{% set content = message['content'] %}{{message['role'] | capitalize}}"
+    "{{message['name']}}{% if content is not string and content[0]['type'] == 'image' %}:{% else %}{{': '}}{% endif %}"
+    "{% if content is string %}{{content}}{% else %}{% for line in content %}"
+    "{% if line.type == 'text' %}{{line.text}}{% else %}<image>{% endif %}{% endfor %}{% endif %}<end_of_utterance>\n"
+    "{% endfor %}Assistant:"
+)
+
+
+def vision():
+    tiler = read_tiler("test", PREPROCESSOR, tile_size=IMAGE_SIZE)
+    return Vision(tiler, ImageText(PLACEHOLDER, NUM_ROWS), IMAGE_ID)
+
+
+@pytest.fixture(params=[TEMPLATE, LENIENT], ids=["parts", "lenient"])
+def service(request):
+    made = service_of(request.param)
+    yield made
+    made.fastapi.state.context.media.end()
+
+
+def service_of(template=TEMPLATE, **model):
+    facts = {
+        "tokenizer": TOKENIZER,
+        "vocab_size": TOKENIZER.vocab_size,
+        "chat_template": ChatTemplate(template, {}),
+        "vision": vision(),
+        "max_model_len": 256,
+    }
+    return Service(model=facts | model)
+
+
+def ask(service, messages, **fields):
+    return asyncio.run(service.post("/v1/chat/completions", {"model": MODEL, "messages": messages} | fields))
+
+
+def refusal(service, messages, **fields):
+    """Return the parameter and the message of a 400."""
+    answer = ask(service, messages, **fields)
+    assert answer.status_code in (400, 413), answer.text
+    assert not service.engine.streams
+    return answer.json()["error"]["param"], answer.json()["error"]["message"]
+
+
+def test_an_image_takes_the_places_that_the_prompt_has_for_its_tiles(service):
+    answer = ask(service, shown(data_url(), text="What?"))
+    assert answer.status_code == 200, answer.text
+    sent = service.engine.last.request
+    own = PLACEHOLDER * NUM_ROWS
+    tiles = "".join(
+        "".join(f"<fake_token_around_image><row_{row}_col_{column}>{own}" for column in (1, 2)) + "\n" for row in (1, 2)
+    )
+    text = (
+        f"<|im_start|>User:{tiles}\n<fake_token_around_image><global-img>{own}<fake_token_around_image>"
+        "What?<end_of_utterance>\nAssistant:"
+    )
+    assert sent.prompt_ids == tuple(TOKENIZER.backend.encode(text, add_special_tokens=False).ids)
+    places = [position for position, token_id in enumerate(sent.prompt_ids) if token_id == IMAGE_ID]
+    assert [place for placed in sent.media for place in range(placed.start, placed.end)] == places
+    assert len({placed.medium.digest for placed in sent.media}) == 5
+    assert {placed.medium.features.shape for placed in sent.media} == {(IMAGE_SIZE, IMAGE_SIZE, 3)}
+    assert answer.json()["usage"]["prompt_tokens_details"]["image_tokens"] == 5 * NUM_ROWS
+
+
+def test_several_images_and_turns_and_coarse_ones_come_in_their_order(service):
+    coarse = {"type": "image_url", "image_url": {"url": data_url(), "detail": "low"}}
+    other = {"type": "image_url", "image_url": data_url(image_file("JPEG", drawing(60, 60)), "image/jpeg")}
+    messages = [
+        {"role": "system", "content": "Look."},
+        {"role": "user", "content": [{"type": "text", "text": "First:"}, coarse, {"type": "text", "text": "?"}]},
+        {"role": "assistant", "content": "A drawing."},
+        {"role": "user", "content": [other, coarse]},
+    ]
+    assert ask(service, messages, n=2, stream=False).status_code == 200
+    first, second = [stream.request for stream in service.engine.streams]
+    assert first.media == second.media
+    digests = [placed.medium.digest for placed in first.media]
+    assert len(digests) == 1 + 5 + 1
+    assert digests[0] == digests[-1] not in digests[1:-1]
+
+
+def test_text_alone_is_read_as_before(service):
+    assert ask(service, [{"role": "user", "content": "Hello"}]).status_code == 200
+    sent = service.engine.last.request
+    text = "<|im_start|>User: Hello<end_of_utterance>\nAssistant:"
+    assert sent.prompt_ids == tuple(TOKENIZER.backend.encode(text, add_special_tokens=False).ids)
+    assert sent.media == ()
+
+
+def test_a_long_body_is_read_in_its_process():
+    service = service_of()
+    noise = image_file("PNG", drawing(190, 190).effect_spread(90), compress_level=0)
+    assert len(noise) > 100_000
+    answer = ask(service, shown(data_url(noise), data_url()))
+    assert answer.status_code == 200, answer.text
+    assert len(service.engine.last.request.media) == 10
+    assert service.process.num_starts == 1
+    service.process.end()
+
+
+def test_the_oldest_images_are_left_out_with_their_turns():
+    service = service_of()
+    turns = [*shown(data_url(), data_url()), {"role": "assistant", "content": "No."}] * 3
+    last = shown(data_url(image_file("PNG", drawing(1, 1))), text="And this?")
+    assert ask(service, [*turns, *last]).json()["error"]["code"] == "context_length_exceeded"
+    answer = ask(service, [*turns, *last], truncation="auto")
+    assert answer.status_code == 200, answer.text
+    media = service.engine.last.request.media
+    assert len(media) == 5 * 5
+    assert media[-1].medium.digest not in {placed.medium.digest for placed in media[:20]}
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("https://example.com/a.png", "'https:'"),
+        ("http://169.254.169.254/", "'http:'"),
+        ("file:///etc/passwd", "'file:'"),
+        ("//example.com/a.png", "no URL"),
+        ("/etc/passwd", "no URL"),
+        ("", "no URL"),
+        ("data:image/png,AAAA", "must begin"),
+        ("data:text/html;base64,AAAA", "must begin"),
+        ("data:image/png;base64" + ";a=b" * 250_000 + ",AAAA", "must begin"),
+        ("data:image/png;base64,AA AA", "whitespace"),
+        ("data:image/png;base64,AA\nAA", "whitespace"),
+        ("data:image/png;base64,A", "base64"),
+        ("data:image/png;base64,%%%%", "base64"),
+        ("data:image/png;base64,ÄÄÄÄ", "base64"),
+        ("data:image/png;base64,", "empty"),
+        ("data:image/png;base64,aGVsbG8", "no supported format"),
+    ],
+)
+def test_an_image_that_is_not_in_the_request_is_refused(url, reason):
+    service = service_of()
+    param, message = refusal(service, shown(url))
+    assert param == "messages[0].content[0].image_url"
+    assert reason in message
+    assert len(message) < 400
+    service.fastapi.state.context.media.end()
+
+
+def test_a_type_that_lies_and_missing_padding_are_no_matter():
+    service = service_of()
+    encoded = base64.b64encode(image_file("JPEG", drawing(10, 11))).decode().rstrip("=")
+    assert ask(service, shown(f"data:image/webp;base64,{encoded}")).status_code == 200
+
+
+def test_no_text_of_a_request_stands_for_an_image(service):
+    sneaky = f"a {PLACEHOLDER} b"
+    assert refusal(service, [{"role": "user", "content": sneaky}])[0] == "messages[0].content[0].text"
+    assert refusal(service, shown(data_url(), text=sneaky))[0] == "messages[0].content[1].text"
+    hidden = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "name": sneaky}]
+    assert "1 places for images, and the request 0" in refusal(service_of(LENIENT), hidden)[1]
+
+
+def test_only_users_show_images(service):
+    for role in ("system", "assistant"):
+        messages = [{"role": role, "content": shown(data_url())[0]["content"]}, {"role": "user", "content": "a"}]
+        param, message = refusal(service, messages)
+        assert (param, "of the user" in message) == ("messages[0].content[0].type", True)
+
+
+def test_more_images_than_the_context_holds_are_refused_undecoded():
+    service = service_of()
+    bad = "data:image/png;base64,AAAA"
+    param, message = refusal(service, shown(*[bad] * 1000))
+    assert (param, "context length is 256" in message) == ("messages", True)
+    assert ask(service, shown(*[data_url()] * 9)).json()["error"]["code"] == "context_length_exceeded"
+    service.fastapi.state.context.media.end()
+
+
+def test_a_model_that_reads_text_alone_says_so():
+    param, message = refusal(Service(), shown(data_url()))
+    assert param == "messages[0].content[0].type"
+    assert f"'{MODEL}' reads text alone" in message
+
+
+def test_routes_that_make_no_answer_refuse_images():
+    service = service_of()
+    for path in ("/tokenize", "/v1/chat/completions/render"):
+        answer = asyncio.run(service.post(path, {"model": MODEL, "messages": shown(data_url())}))
+        assert (answer.status_code, "reads text alone" in answer.text) == (400, True), answer.text
+
+
+def test_a_part_lacks_what_its_type_needs(service):
+    for part, missing in (({"type": "image_url"}, "image_url"), ({"type": "text"}, "text")):
+        param, _ = refusal(service, [{"role": "user", "content": [part]}])
+        assert param == f"messages[0].content[0].{missing}"
+
+
+def test_models_say_that_they_see(service):
+    async def models():
+        async with service.client() as client:
+            return json.loads((await client.get("/v1/models")).text)["data"][0]
+
+    assert asyncio.run(models())["modalities"] == {"input": ["text", "image"], "output": ["text"]}
+
+
+def test_responses_and_messages_show_what_a_chat_shows():
+    service = service_of()
+    content = image_file("PNG")
+    assert ask(service, shown(data_url(content), text="What?")).status_code == 200
+    encoded = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(content).decode()}
+    parts = [{"type": "input_image", "image_url": data_url(content)}, {"type": "input_text", "text": "What?"}]
+    blocks = [{"type": "image", "source": encoded}, {"type": "text", "text": "What?"}]
+    for path, body in (
+        ("/v1/responses", {"input": [{"role": "user", "content": parts}], "store": False}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": blocks}], "max_tokens": 9}),
+    ):
+        answer = asyncio.run(service.post(path, {"model": MODEL} | body))
+        assert answer.status_code == 200, answer.text
+    sent = [stream.request for stream in service.engine.streams]
+    assert len({request.prompt_ids for request in sent}) == 1
+    assert len({tuple(placed.medium.digest for placed in request.media) for request in sent}) == 1
+    assert len(sent[0].media) == 5
+
+
+def test_turns_of_a_user_in_a_row_are_one_message_with_its_images():
+    service = service_of()
+    encoded = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(image_file("PNG")).decode()}
+    image = {"type": "image", "source": encoded}
+    turns = [{"role": "user", "content": "One:"}, {"role": "user", "content": [image, {"type": "text", "text": "two"}]}]
+    answer = asyncio.run(service.post("/v1/messages", {"model": MODEL, "messages": turns, "max_tokens": 9}))
+    assert answer.status_code == 200, answer.text
+    text = TOKENIZER.backend.decode(list(service.engine.last.request.prompt_ids), skip_special_tokens=True)
+    assert text.startswith("User: One:\n")
+
+
+def test_an_uploaded_file_is_no_image():
+    part = {"type": "input_image", "file_id": "file-1"}
+    body = {"model": MODEL, "input": [{"role": "user", "content": [part]}]}
+    answer = asyncio.run(service_of().post("/v1/responses", body))
+    assert answer.json()["error"]["param"] == "input[0].content[0].file_id"

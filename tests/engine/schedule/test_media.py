@@ -1,0 +1,143 @@
+"""Media in prompts: held until their rows are computed with, encoded once, and part of the keys of pages."""
+
+import random
+
+import numpy as np
+import pytest
+
+from service.engine.request import FinishReason, Medium, PlacedMedium
+from service.engine.shapes import StepKind
+from tests.engine.schedule.scheduling import make_request, make_scheduler, names, step
+
+PIXELS = np.zeros((1, 1, 3), np.uint8)
+NUM_PARTS, NUM_MEDIA = 2, 3
+NUM_ROWS = 6
+
+
+def seeing_scheduler(**sizes):
+    return make_scheduler(**{"num_pages": 40, "num_media": NUM_MEDIA, "encoder_parts": NUM_PARTS} | sizes)
+
+
+def sees(name, *digests, first=2, gap=1, prompt_len=24, **options):
+    """Return a request that shows media, each of `NUM_ROWS` rows, from a position on."""
+    media = tuple(
+        PlacedMedium(Medium(digest, PIXELS), first + number * (NUM_ROWS + gap), NUM_ROWS)
+        for number, digest in enumerate(digests)
+    )
+    return make_request(name, prompt_len=prompt_len, media=media, **options)
+
+
+def finish(scheduler, request=None):
+    sequence = None if request is None else scheduler.add(request)
+    parts = 0
+    while not scheduler.is_idle:
+        plan, _ = step(scheduler)
+        parts += plan.part is not None
+        scheduler.check_integrity()
+    return parts if sequence is None else (sequence, parts)
+
+
+def test_the_text_before_a_medium_is_computed_while_it_is_encoded():
+    scheduler = seeing_scheduler()
+    sequence = scheduler.add(sees("a", b"1", first=10))
+    kinds = []
+    while sequence.is_prefilling or sequence.slot < 0:
+        plan, _ = step(scheduler)
+        kinds.append((plan.kind, sequence.num_computed))
+    assert kinds[:2] == [(StepKind.PREFILL, 8), (StepKind.ENCODE, 8)]
+    assert (StepKind.PREFILL, 8) in kinds
+    assert [kind for kind, _ in kinds].count(StepKind.ENCODE) == NUM_PARTS
+
+
+def test_each_chunk_has_the_rows_of_the_media_that_it_touches():
+    scheduler = seeing_scheduler()
+    scheduler.add(sees("a", b"1", b"2", first=2, gap=0, prompt_len=17))
+    touched = []
+    while not scheduler.is_idle:
+        plan, _ = step(scheduler)
+        touched += [(p.start, [(rows.start, rows.end) for rows in p.rows]) for p in plan.seqs if p.token_ids]
+    assert touched == [(0, [(2, 8)]), (8, [(8, 14)]), (16, [])]
+
+
+def test_between_two_steps_of_others_runs_one_part():
+    scheduler = seeing_scheduler(num_slots=3)
+    scheduler.add(make_request("t", max_tokens=20))
+    step(scheduler)
+    scheduler.add(sees("a", b"1", b"2"))
+    kinds = [step(scheduler)[0].kind for _ in range(9)]
+    encoded = [number for number, kind in enumerate(kinds) if kind is StepKind.ENCODE]
+    assert len(encoded) == 2 * NUM_PARTS
+    assert min(np.diff(encoded)) > 1
+
+
+def test_a_medium_is_encoded_once_while_its_rows_are_there():
+    scheduler = seeing_scheduler(num_slots=3)
+    for name in "abc":
+        scheduler.add(sees(name, b"1", b"2", b"1"))
+    assert finish(scheduler) == 2 * NUM_PARTS
+    _, parts = finish(scheduler, sees("d", b"2", b"1"))
+    assert parts == 0
+    for salt in (b"one", b"two"):
+        _, parts = finish(scheduler, sees("e", b"1", cache_salt=salt))
+        assert parts == NUM_PARTS
+
+
+def test_media_whose_pages_are_cached_are_not_encoded_again():
+    scheduler = seeing_scheduler(num_media=1)
+    finish(scheduler, sees("a", b"1"))
+    finish(scheduler, sees("b", b"2"))
+    again, parts = finish(scheduler, sees("a", b"1"))
+    assert (again.num_cached_tokens, parts) == (20, 0)
+    other_end, parts = finish(scheduler, sees("a", b"1", prompt_len=16))
+    assert (other_end.num_cached_tokens, parts) == (12, 0)
+
+
+@pytest.mark.parametrize(("other", "first"), [(b"2", 10), (b"1", 11)])
+def test_another_medium_or_place_shares_the_pages_before_it_alone(other, first):
+    scheduler = seeing_scheduler()
+    finish(scheduler, sees("a", b"1", first=10))
+    sequence, _ = finish(scheduler, sees("a", other, first=first))
+    assert sequence.num_cached_tokens == 8
+
+
+def test_a_prompt_of_more_media_than_have_places_waits_for_them_without_holding_any():
+    scheduler = seeing_scheduler(num_slots=2, num_media=2)
+    sequences = [scheduler.add(sees(name, name.encode() + b"1", name.encode() + b"2")) for name in "ab"]
+    assert finish(scheduler) == 4 * NUM_PARTS
+    assert {sequence.finish_reason for sequence in sequences} == {FinishReason.LENGTH}
+
+
+def test_rows_are_not_found_again_after_a_sequence_failed():
+    scheduler = seeing_scheduler()
+    scheduler.add(sees("a", b"1", prompt_len=8, max_tokens=1))
+    for token_id in (0, 0, -1):
+        step(scheduler, token_id)
+    scheduler.check_integrity()
+    _, parts = finish(scheduler, sees("a", b"1"))
+    assert parts == NUM_PARTS
+
+
+def test_nothing_is_lost_whatever_is_aborted_or_preempted():
+    chance, scheduler, open_ones = random.Random(38), seeing_scheduler(num_slots=3, num_pages=20), []
+    for number in range(400):
+        if chance.random() < 0.3:
+            digests = [bytes([chance.randrange(6)]) for _ in range(chance.randrange(4))]
+            name, length = chance.choice("abcd"), chance.randrange(22, 40)
+            open_ones.append(
+                scheduler.add(sees(f"{name}{number}", *digests, gap=chance.randrange(1), prompt_len=length))
+            )
+        if open_ones and chance.random() < 0.15:
+            scheduler.abort(open_ones.pop(chance.randrange(len(open_ones))))
+        if not scheduler.is_idle:
+            step(scheduler, chance.choice((7, 7, 7, -1)))
+        scheduler.check_integrity()
+    finish(scheduler)
+    assert scheduler.places.num_available == NUM_MEDIA
+    assert scheduler.num_preemptions > 0
+
+
+def test_others_run_while_a_prompt_waits_for_its_rows():
+    scheduler = seeing_scheduler(num_slots=2)
+    scheduler.add(sees("a", b"1", first=0))
+    scheduler.add(make_request("t"))
+    assert "t" in "".join(names(step(scheduler)[0]) for _ in range(2))

@@ -1,0 +1,66 @@
+"""What our models see equals transformers'."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from service.device.mesh import DeviceMesh
+from service.errors import UnsupportedModel
+from service.kernels.reference import PagedReference
+from service.models.decoder import Decoder
+from service.models.registry import read_config
+from service.models.vision import patch_positions
+from service.weights.assembly import assemble_weights
+from service.weights.safetensors import check_tensors
+from tests.parity.vision_cases import CONFIG, REFERENCE_PATH, pictures, tensors
+from tests.tolerances import SAME_MODEL_ATOL
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("idefics3")
+    save_file(tensors(), folder / "model.safetensors")
+    model = Decoder(read_config("test", CONFIG), kernel=PagedReference())
+    found = load_file(folder / "model.safetensors")
+    check_tensors("test", model.weight_specs(), {name: tensor.shape for name, tensor in found.items()})
+    return model, assemble_weights(model.weight_specs(), found, mesh=DeviceMesh((jax.devices()[0],)))
+
+
+def rows_of(model: Decoder, weights: dict[str, jax.Array], picture: np.ndarray) -> jax.Array:
+    hidden = model.encoder.begin(weights, jnp.asarray(picture))
+    for group in model.encoder.layer_groups:
+        hidden = model.encoder.run_layer_group(group, [weights[name] for name in group.weights], hidden)
+    return model.encoder.end(weights, hidden)
+
+
+def test_the_rows_of_a_picture_equal_transformers(loaded):
+    with np.load(REFERENCE_PATH) as reference:
+        for picture, expected in zip(pictures(), reference["rows"], strict=True):
+            np.testing.assert_allclose(rows_of(*loaded, picture), expected, atol=SAME_MODEL_ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 26, 27, 32])
+def test_every_patch_has_a_position_of_its_own_but_where_the_reference_rounds_down(count):
+    positions = patch_positions(count).reshape(count, count)
+    assert positions.min() >= 0
+    assert positions.max() < count**2
+    assert (np.abs(positions - np.arange(count**2).reshape(count, count)) <= count + 1).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"scale_factor": 3}, "scale_factor = 3 does not divide the 4 patches"),
+        ({"vision_config": None}, "vision_config is NoneType"),
+        ({"text_config": {**CONFIG["text_config"], "model_type": "mistral"}}, "model_type = 'mistral'"),
+        (
+            {"vision_config": {**CONFIG["vision_config"], "num_attention_heads": 5}},
+            "hidden_size = 24 is not a multiple",
+        ),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_by_name(changes, reason):
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("test", CONFIG | changes)

@@ -1,0 +1,83 @@
+"""A tiny random SmolVLM as a checkpoint on disk, which sees tiles of 28 pixels."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from safetensors.numpy import save_file
+
+from service.models.decoder_weights import decoder_weight_specs
+from service.models.registry import read_config
+from tests.media.image_files import image_file
+from tests.parity.family_cases import draw
+from tests.parity.vision_cases import CONFIG, IMAGE_SIZE
+from tests.served import DEMO
+
+PLACEHOLDER = "<image>"
+SPECIAL = (PLACEHOLDER, "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
+MAX_TOKENS = 256
+LONGEST_EDGE = 2 * IMAGE_SIZE
+# Source: transformers `models/smolvlm/processing_smolvlm.py` (DEFAULT_CHAT_TEMPLATE)
+TEMPLATE = (
+    "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
+    "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+PREPROCESSOR = {
+    "do_image_splitting": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "max_image_size": {"longest_edge": IMAGE_SIZE},
+    "resample": 1,
+    "size": {"longest_edge": LONGEST_EDGE},
+}
+
+
+def sighted_tokenizer() -> tokenizers.Tokenizer:
+    """Return the demo model's tokenizer with the tokens of images."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    tokenizer.add_special_tokens([*SPECIAL, *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2))])
+    return tokenizer
+
+
+def save_sighted(folder: Path) -> None:
+    """Write the checkpoint."""
+    folder.mkdir(parents=True)
+    tokenizer = sighted_tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    text = CONFIG["text_config"] | {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "max_position_embeddings": MAX_TOKENS,
+    }
+    config = CONFIG | {
+        "model_type": "smolvlm",
+        "image_token_id": tokenizer.token_to_id(PLACEHOLDER),
+        "text_config": text,
+        "torch_dtype": "float32",
+    }
+    written = {"eos_token": "<end_of_utterance>", "chat_template": TEMPLATE}
+    for name, values in (
+        ("config.json", config),
+        ("preprocessor_config.json", PREPROCESSOR),
+        ("tokenizer_config.json", written),
+    ):
+        (folder / name).write_text(json.dumps(values))
+    specs = decoder_weight_specs(read_config("m", config))
+    stored = {tensor.name: tensor.shape for spec in specs for source in spec.sources for tensor in source.stored}
+    save_file({name: draw("smolvlm", name, shape) for name, shape in stored.items()}, folder / "model.safetensors")
+
+
+def data_url(content: bytes | None = None, media_type: str = "image/png") -> str:
+    """Return an image as a data URL; by default a drawing of 37 x 23 pixels."""
+    encoded = base64.b64encode(image_file("PNG") if content is None else content).decode()
+    return f"data:{media_type};base64,{encoded}"
+
+
+def shown(*urls: str, text: str = "What is it?") -> list[dict[str, Any]]:
+    """Return the messages of a chat that shows images."""
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [{"role": "user", "content": [*images, {"type": "text", "text": text}]}]
