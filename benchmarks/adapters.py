@@ -93,6 +93,22 @@ class Engine:
         elapsed = time.perf_counter() - began
         return elapsed / num_steps, (time.process_time() - began_cpu) / num_steps
 
+    def swap_gaps(self, adapter: Adapter, num_swaps: int) -> tuple[float, float]:
+        """Return the median gap between two steps, and the shortest of those in which an adapter was written."""
+        bucket = Bucket(BATCH, 0)
+        inputs = empty_step(bucket, self.shapes)
+        inputs.starts[:], inputs.num_tokens[:], inputs.sampled[:] = CONTEXT, 1, CONTEXT + 1
+        gaps, swapped, last_s = [], [], 0.0
+        for number in range(10 * num_swaps):
+            if number % 10 == 9:
+                self.runner.write_adapter(0, adapter)
+            np.asarray(self.runner.decode(bucket, inputs, Sampler.GENERAL).token_ids)
+            now_s = time.perf_counter()
+            if number > 0:
+                (swapped if number % 10 == 9 else gaps).append(now_s - last_s)
+            last_s = now_s
+        return statistics.median(gaps), min(swapped)
+
 
 def main(arguments: list[str]) -> None:
     """Measure every case and print the ratios as JSON."""
@@ -121,13 +137,14 @@ def main(arguments: list[str]) -> None:
 
     weights = dict(random_weights(Decoder(config, DTYPE, kernel, products, mesh=mesh), DTYPE))
     without, with_slots = engine(None, weights), engine(SLOTS, weights)
-    random = np.random.RandomState(0)
+    random, adapter = np.random.RandomState(0), Adapter("", b"", ())
     groups = with_slots.runner.adapter_slots
     for slot in range(SLOTS.num_slots):
         arrays = tuple(
             tuple((random.randn(*array.shape[1:]) * 0.01).astype(DTYPE) for array in group) for group in groups
         )
-        with_slots.runner.write_adapter(slot, Adapter(f"{slot}", b"", arrays))
+        adapter = Adapter(f"{slot}", b"", arrays)
+        with_slots.runner.write_adapter(slot, adapter)
 
     runs: dict[str, Callable[[], tuple[float, float]]] = {}
     for name, (count, slots) in CASES.items():
@@ -143,7 +160,7 @@ def main(arguments: list[str]) -> None:
     medians = {
         name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in seconds.items()
     }
-    report = {
+    report: dict[str, dict[str, float]] = {
         name: {
             "ms": round(wall * 1e3, 2),
             "speed": round(medians[f"{name[0]}, without"][0] / wall, 3),
@@ -155,6 +172,8 @@ def main(arguments: list[str]) -> None:
         "speed": round(medians["8, one"][0] / medians["8, four mixed"][0], 3),
         "speed_by_processor_time": round(medians["8, one"][1] / medians["8, four mixed"][1], 3),
     }
+    median_s, swap_s = with_slots.swap_gaps(adapter, 3)
+    report["swap"] = {"ms": round(swap_s * 1e3, 2), "median_ms": round(median_s * 1e3, 2)}
     print(json.dumps(report, indent=2))
 
 

@@ -18,6 +18,7 @@ from service.models.adapter_arrays import AdapterShapes
 from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
+from service.observability.model_metrics import ModelMetrics
 from service.weights.low_rank import LowRankUpdate
 from tests.engine.running import run, tokens_of
 from tests.parity.adapter_cases import BASES
@@ -27,7 +28,7 @@ from tests.tolerances import SAME_MODEL_ATOL
 SLOTS = AdapterShapes(num_slots=2, rank=8)
 SHAPES = EngineShapes(
     num_slots=6,
-    num_pages=96,
+    num_pages=20,  # too few for all slots, so that sequences are preempted
     page_size=4,
     max_model_len=32,
     max_prefill_tokens=8,
@@ -116,12 +117,14 @@ def test_a_mixed_batch_answers_each_request_as_a_server_of_its_model_alone(with_
     adapters = [laid_out(f"a{seed}", own, with_slots.model) for seed, own in enumerate(updates)]
     chosen = [None, 0, 1, None, 2, 3, 4, 0, None, 1, 3, 3, 2, None, 4, 4, 0, 0, 1, None]
     asked = requests([None if number is None else adapters[number] for number in chosen])
-    engine = start_engine(with_slots.runner(BASE.tensors()), shapes=with_slots.shapes, max_requests=64)
+    metrics = ModelMetrics()
+    engine = start_engine(with_slots.runner(BASE.tensors()), metrics, with_slots.shapes, max_requests=64)
     counter = CompileCounter()
     mixed = run(engine, *asked)
     again = run(engine, *[replace(request, id=f"{request.id} again") for request in asked[::-1]])[::-1]
     assert counter.num_compiles == 0
     counter.close()
+    assert metrics.value("levserve_num_preemptions_total") > 0
     assert list(map(tokens_of, again)) == list(map(tokens_of, mixed))
     assert any(event.num_cached_tokens for events in again if isinstance(events, list) for event in events)
 

@@ -12,8 +12,9 @@
 namespace levserve {
 namespace {
 
-// A block takes at least as long as it takes to wake a thread.
-constexpr int64_t kBlockBytes = 32 * 1024;
+// Most calls are over before a thread is awake: with smaller blocks a step of one adapter takes a tenth more of the
+// processors' time.
+constexpr int64_t kBlockBytes = 256 * 1024;
 constexpr int64_t kBlockRows = 8, kBlockColumns = 64;  // a block has a multiple of these
 
 // The tokens of one adapter.
