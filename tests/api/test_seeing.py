@@ -7,9 +7,10 @@ import json
 import pytest
 
 from service.api.served import Vision
+from service.engine.shapes import RowShapes
 from service.media.tiles import read_tiler
 from service.text.chat_template import ChatTemplate
-from service.text.images import ImageText
+from service.text.images import TileText
 from service.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import MODEL, Service
 from tests.media.image_files import drawing, image_file
@@ -29,8 +30,9 @@ LENIENT = (
 
 
 def vision():
-    tiler = read_tiler("test", PREPROCESSOR, tile_size=IMAGE_SIZE)
-    return Vision(tiler, ImageText(PLACEHOLDER, NUM_ROWS), IMAGE_ID)
+    tiler = read_tiler("test", PREPROCESSOR, tile_size=IMAGE_SIZE, tile_rows=NUM_ROWS)
+    shapes = RowShapes(64, NUM_ROWS, (NUM_ROWS,), 1, (IMAGE_SIZE, IMAGE_SIZE, 3))
+    return Vision(tiler, TileText(PLACEHOLDER, NUM_ROWS), IMAGE_ID, shapes)
 
 
 @pytest.fixture(params=[TEMPLATE, LENIENT], ids=["parts", "lenient"])

@@ -70,14 +70,30 @@ def initial_slots(vocab_size: int, shapes: EngineShapes) -> SlotState:
 
 
 def embed_tokens(
-    model: PagedDecoder, bucket: Bucket, weights: Weights, slots: SlotState, packed: Int[Array, " number"]
+    model: PagedDecoder,
+    bucket: Bucket,
+    weights: Weights,
+    slots: SlotState,
+    packed: Int[Array, " number"],
+    *,
+    positions: Int[Array, "3 token"] | None = None,
 ) -> tuple[SlotState, Embedded]:
-    """Embed the tokens of a step, and pass on the rest of the host's inputs."""
+    """Embed the tokens of a step, and pass on the rest of the host's inputs.
+
+    Args:
+        model: the model.
+        bucket: the shape of the step.
+        weights: of the model.
+        slots: whose last tokens the decode steps start from.
+        packed: the host's inputs.
+        positions: by time, row and column; None for those in the text.
+    """
     no_tables = jnp.zeros((bucket.num_seqs + bucket.num_rows, 0), jnp.int32)
     inputs = step_inputs(jnp.asarray(packed), no_tables, bucket)
     token_ids = jnp.concatenate([slots.last_token_ids[: bucket.num_seqs], inputs.token_ids.reshape(-1)])
     regions = inputs.regions
-    group_inputs = LayerGroupInputs(*model.embed(weights, token_ids, regions.positions(len(token_ids))), regions)
+    at = regions.positions(len(token_ids)) if positions is None else positions
+    group_inputs = LayerGroupInputs(*model.embed(weights, token_ids, at), regions)
     return slots, Embedded(group_inputs, inputs.places if bucket.num_rows else None, inputs.sampled)
 
 
