@@ -119,6 +119,9 @@ DEFENCES = (
     Defence("T32", "service/engine/schedule/pages.py",
             "if placed.start < start + page_size and start < placed.end:", "if False:",
             "tests/engine/schedule/test_media.py::test_another_medium_or_place_shares_the_pages_before_it_alone"),
+    Defence("T33", "service/api/work/remote_images.py",
+            "if not addresses or not all(map(self._is_allowed, addresses)):", "if False:",
+            "tests/api/work/test_remote_images.py::test_one_address_that_is_not_public_is_enough_to_refuse"),
 )  # fmt: skip
 
 

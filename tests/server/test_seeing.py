@@ -37,7 +37,7 @@ def test_images_are_seen_by_the_official_client_and_a_second_start_compiles_noth
         assert (details.cached_tokens, details.to_dict()["image_tokens"]) == (0, image_tokens)
         again = answer(client, small, other)
         assert again.choices[0].message == first.choices[0].message
-        assert again.usage.prompt_tokens_details.cached_tokens > image_tokens
+        assert again.usage.prompt_tokens_details.cached_tokens >= 48
         chunks = list(answer(client, small, other, stream=True))
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == first.choices[0].message.content
         swapped = answer(client, other, small)

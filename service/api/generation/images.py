@@ -10,6 +10,7 @@ from service.api.generation.data_urls import read_data_url
 from service.api.http.call import Call
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.served import ServedModel, Vision
+from service.api.work.remote_images import HTTPS
 from service.engine.request import Medium, PlacedMedium
 from service.errors import ContextLengthExceeded, InvalidParameter, RequestError
 from service.media.pixels import Shown
@@ -93,10 +94,17 @@ async def see(call: Call, model: ServedModel, vision: Vision, body: ChatCompleti
         )
     images = []
     for source in sources:
-        content = await call.run_in_thread(partial(read_data_url, source.url, source.param))
+        content = await _content(call, source)
         size = await _of_call(call, call.api.media.image_size(content, param=source.param))
         images.append(SeenImage(source, content, vision.cutter.plan(size, is_coarse=source.detail == COARSE)))
     return SeenImages(call, vision, images)
+
+
+async def _content(call: Call, source: ImageSource) -> bytes:
+    remote = call.api.remote_images
+    if remote is not None and source.url[: len(HTTPS)].lower() == HTTPS:
+        return await _of_call(call, remote.fetch(source.url, source.param))
+    return await call.run_in_thread(partial(read_data_url, source.url, source.param))
 
 
 async def _of_call[T](call: Call, work: Coroutine[Any, Any, T]) -> T:

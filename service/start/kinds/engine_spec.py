@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 MAX_IMAGE_ROWS = 1024
 PADDED_ROWS = (256,)  # smaller sizes that are compiled, too
 PLACE_ROWS = 64
-MAX_KEPT_ROWS = 16384
+MAX_KEPT_ROWS = 8192
 
 
 @dataclass(frozen=True)
