@@ -8,8 +8,8 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Each process writes the bytecode of what it imports from here, and later ones read it: half a second of a start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage mutate check fix demo-model page-libraries evaluate tool-calls search schemas bench bench-constrained bench-start bench-loading \
-  bench-catalogue bench-embeddings bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
+.PHONY: help serve test test-all coverage mutate check fix demo-model page-libraries evaluate tool-calls search hear schemas bench bench-constrained bench-start bench-loading \
+  bench-catalogue bench-embeddings bench-audio bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -68,6 +68,9 @@ QUESTION ?= How is a bundle found?
 search: .venv/dev ## Index a folder of texts and ask it a question: make search FOLDER=docs QUESTION="…"
 	$(RUN) python -m examples.search.run "$(FOLDER)" "$(QUESTION)"
 
+hear: .venv/dev ## Write down a recording, or sentences that espeak-ng speaks, with real weights: make hear RECORDING=a.mp3
+	$(RUN) python -m examples.hear.run $(RECORDING)
+
 schemas: .venv/dev ## Hold a model of random weights to 2,000 random JSON schemas, and validate every answer that ends
 	RANDOM_SCHEMAS=2000 $(RUN) pytest --quiet --capture=no tests/contract/test_random_schemas.py
 
@@ -91,6 +94,9 @@ bench-catalogue: .venv/dev ## Measure a service of many models, its loads and it
 
 bench-embeddings: .venv/dev ## Measure embeddings against sentence-transformers and onnxruntime (25 idle minutes)
 	$(RUN) python -m benchmarks.embeddings
+
+bench-audio: .venv/dev ## Measure Whisper against faster-whisper, on an idle machine (needs espeak-ng; 20 minutes)
+	$(RUN) python -m benchmarks.hearing
 
 soak: .venv/dev ## Abuse and kill the service, and print a table of bounds (10 idle minutes; ROWS=, SHORT=--short)
 	$(RUN) python -m scripts.soak $(SHORT) $(ROWS)

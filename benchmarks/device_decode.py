@@ -31,9 +31,12 @@ from service.engine.steps.inputs import StepInputs, empty_step
 from service.engine.steps.keys import ProgramKey, Sample, Sampler, SingleProgram, Whole, step_keys
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
+from service.kernels.limits import vector_bytes
 from service.kernels.products.linear import choose_products
+from service.kernels.products.quantized import choose_fp8_products
 from service.models.decoder import Decoder
 from service.models.description import DecoderConfig
+from service.models.quantization import Quantization
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 
@@ -72,7 +75,8 @@ def main(arguments: list[str]) -> None:
     device = jax.devices()[0]
     config = read_config("benchmark", TINY if options.tiny else LLAMA_8B)
     dtype = np.dtype(jnp.bfloat16)
-    choice = choose_kernel(device, HeadShape(config.heads.num_kv_heads, config.heads.head_dim, dtype))
+    kv_dtype = np.dtype(jnp.dtype(options.kv_dtype))
+    choice = choose_kernel(device, HeadShape(config.heads.num_kv_heads, config.heads.head_dim, dtype, kv_dtype))
     bytes_per_s = _copy_bytes_per_s(TINY_COPY_BYTES if options.tiny else COPY_BYTES)
     batches = [
         _measure(config, dtype, choice, batch=batch, options=options, copy_bytes_per_s=bytes_per_s)
@@ -82,6 +86,9 @@ def main(arguments: list[str]) -> None:
         "device": {"platform": device.platform, "kind": device.device_kind},
         "machine": describe_machine(),
         "model": TINY if options.tiny else LLAMA_8B,
+        "sampler": options.sampler,
+        "quantization": options.quantization.value,
+        "kv_dtype": options.kv_dtype,
         "kernel": choice.name.value,
         "kernel_obstacle": choice.obstacle,
         "context": options.context,
@@ -102,9 +109,14 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=1024, help="cached positions per sequence")
     parser.add_argument("--steps", type=int, default=32, help="decode steps per round")
     parser.add_argument("--mixed", action="store_true", help="cache an eighth to all of --context, by sequence")
+    parser.add_argument(
+        "--sampler", default="greedy", help="greedy, random or top-p; general where that is the only one"
+    )
     parser.add_argument("--in-parts", action="store_true", help="run a step in parts, also where the engine does not")
     parser.add_argument("--profile", help="also profile a round of steps into this folder")
     parser.add_argument("--page-size", type=int, default=PAGE_SIZE, help="token positions per page")
+    parser.add_argument("--quantization", type=Quantization, default=Quantization.NONE, choices=list(Quantization))
+    parser.add_argument("--kv-dtype", default="bfloat16", help="bfloat16, int8 or float8_e4m3fn")
     parser.add_argument("--out", type=argparse.FileType("w"), help="also write the JSON to this file")
     return parser.parse_args(arguments)
 
@@ -130,11 +142,13 @@ def _measure(
         has_sampling_variants=not mesh.is_host,
         has_whole_steps=mesh.prefers_whole_steps and not options.in_parts,
     )
-    model = Decoder(config, dtype, choice.kernel(), choose_products(mesh, dtype), mesh=mesh)
-    weights = random_weights(model, dtype)
+    kv_dtype = np.dtype(jnp.dtype(options.kv_dtype))
+    products, fp8 = choose_products(mesh, dtype), choose_fp8_products(mesh)
+    model = Decoder(config, dtype, choice.kernel(), products, options.quantization, mesh, kv_dtype, fp8)
+    weights = random_weights(model)
     bucket = Bucket(batch, 0)
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
-    sampler = Sampler.GREEDY if shapes.has_sampling_variants else Sampler.GENERAL
+    sampler = Sampler(options.sampler) if shapes.has_sampling_variants else Sampler.GENERAL
     parts: set[ProgramKey] = {Sample(sampler, batch), *step_keys(bucket, model.layer_groups, shapes)}
     step = {Whole(sampler, bucket)} if shapes.has_whole_steps else parts
     needed = {str(key) for key in (SingleProgram.INITIAL_STATE, *step)}
@@ -159,7 +173,7 @@ def _measure(
             run_round()
     weight_bytes = sum(array.nbytes for name, array in weights.items() if name != "embed" or config.has_tied_embeddings)
     num_read = int(cached.sum()) + batch * (options.steps // 2)  # cached positions, in a step
-    kv_bytes = config.kv_bytes_per_token(config.heads.head_dim * dtype.itemsize) * num_read
+    kv_bytes = config.kv_bytes_per_token(vector_bytes(config.heads.head_dim, kv_dtype)) * num_read
     return {
         "batch": batch,
         "ms_per_step": round(step_s * 1e3, 3),
@@ -174,15 +188,18 @@ def _measure(
     }
 
 
-def random_weights(model: Decoder, dtype: np.dtype) -> Mapping[str, jax.Array]:
+def random_weights(model: Decoder) -> Mapping[str, jax.Array]:
     """Make the weights on the device one by one, so that there are never two copies of all of them."""
 
-    @functools.partial(jax.jit, static_argnames="shape")
-    def random_weight(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return jax.random.normal(key, shape, dtype) * 0.02
+    @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
+    def random_weight(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+        if dtype == np.int8:
+            return jax.random.randint(key, shape, -127, 128, dtype)
+        return (jax.random.normal(key, shape, jnp.bfloat16) * 0.02).astype(dtype)
 
-    keys = jax.random.split(jax.random.key(0), len(model.weight_specs()))
-    return {spec.name: random_weight(key, spec.shape) for key, spec in zip(keys, model.weight_specs(), strict=True)}
+    specs = model.weight_specs()
+    keys = jax.random.split(jax.random.key(0), len(specs))
+    return {spec.name: random_weight(key, spec.shape, spec.dtype) for key, spec in zip(keys, specs, strict=True)}
 
 
 def _inputs(shapes: EngineShapes, bucket: Bucket, positions: np.ndarray) -> StepInputs:

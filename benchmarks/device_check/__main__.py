@@ -28,6 +28,7 @@ PARTS = (
     "prefill",
     "sweep",
     "profile",
+    "transfers",
     "model",
     "starts",
     "streams",

@@ -14,11 +14,14 @@ from benchmarks.device_check.report import Row, write_part
 BOUNDS = {1: 0.85, 32: 0.75}
 RUNS = (  # cached positions of each sequence, batch sizes, further flags
     (1024, "1,64", ()),
-    (1024, "8,32", ()),
-    (8192, "1,8", ()),
     (8192, "32", ("--mixed",)),
+    (1024, "64", ("--sampler", "top-p")),
+    (1024, "1,64", ("--quantization", "fp8", "--kv-dtype", "float8_e4m3fn")),
+    (1024, "8,32", ()),
+    (1024, "1,64", ("--quantization", "int8", "--kv-dtype", "int8")),
+    (8192, "1,8", ()),
 )
-TINY_RUNS = ((64, "1,4", ()), (64, "4", ("--mixed",)))
+TINY_RUNS = ((64, "1,4", ()), (64, "4", ("--mixed",)), (64, "1", ("--quantization", "int8", "--kv-dtype", "int8")))
 
 
 def main(out: Path, *, is_tiny: bool) -> None:
@@ -26,8 +29,12 @@ def main(out: Path, *, is_tiny: bool) -> None:
     rows: list[Row] = []
     for context, batches, more in TINY_RUNS if is_tiny else RUNS:
         report = measure(out, ["--context", str(context), "--batches", batches, *more], is_tiny=is_tiny)
-        tokens = f"{context // 8} to {context}" if more else str(context)
-        rows += [_row(batch, report, tokens, is_bounded=not is_tiny and context == 1024) for batch in report["batches"]]
+        tokens = f"{context // 8} to {context}" if "--mixed" in more else str(context)
+        tokens += "".join(f", {value}" for value in more if not value.startswith("--"))
+        rows += [
+            _row(batch, report, tokens, is_bounded=not is_tiny and context == 1024 and not more)
+            for batch in report["batches"]
+        ]
         write_part(out, "decode", rows)  # what has been measured stays if the time ends
 
 
@@ -50,7 +57,7 @@ def _row(batch: dict, report: dict, tokens: str, *, is_bounded: bool) -> Row:
     bound = BOUNDS.get(batch["batch"]) if is_bounded else None
     share = batch["share_of_copy_bandwidth"]
     return {
-        "check": f"{batch['batch']} sequences of {tokens} tokens",
+        "check": f"{batch['batch']} sequences of {tokens}",
         "passed": bound is None or share >= bound,
         "kernel": report["kernel"],
         "ms a step": batch["ms_per_step"],

@@ -57,7 +57,7 @@ def _steps(torch: Any, out: Path, *, is_tiny: bool) -> list[Row]:
     for batch in TINY_BATCHES if is_tiny else BATCHES:
         step_s = _step_s(torch, weights, batch, context)
         row: Row = {
-            "check": f"{batch} sequences of {context} tokens",
+            "check": f"{batch} sequences of {context}",
             "passed": True,
             "ms a step": round(step_s * 1e3, 3),
         }

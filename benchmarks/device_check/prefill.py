@@ -58,7 +58,7 @@ def _measure(config: DecoderConfig, num_tokens: int, peak: float, *, is_tiny: bo
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
-    runner = Runner(shapes, model.layer_groups, random_weights(model, DTYPE), executables)
+    runner = Runner(shapes, model.layer_groups, random_weights(model), executables)
     inputs = empty_step(bucket, shapes)
     inputs.row_starts[:] = np.arange(bucket.num_rows) * shapes.row_tokens
     inputs.row_tokens[:] = shapes.row_tokens

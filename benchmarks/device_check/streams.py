@@ -60,7 +60,7 @@ def _bare_tokens_per_s(out: Path, number: int) -> float | None:
     """Return the speed of decode steps of as many sequences, if it was measured."""
     path = out / "decode.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    return next((row["tokens/s"] for row in rows if row["check"] == f"{number} sequences of 1024 tokens"), None)
+    return next((row["tokens/s"] for row in rows if row["check"] == f"{number} sequences of 1024"), None)
 
 
 if __name__ == "__main__":

@@ -87,6 +87,10 @@ ONNXRUNTIME = Environment(
     packages=("torch==2.13.0", "transformers==5.12.1", "onnx==1.23.2", "onnxruntime==1.32.0", "numpy>=2"),
     options=("--torch-backend", "cpu"),
 )
+FASTER_WHISPER = Environment(
+    variable="LEVSERVE_BENCH_FASTER_WHISPER_PYTHON",
+    packages=("faster-whisper==1.2.1", "ctranslate2==4.8.5", "numpy>=2"),
+)
 RUNAI = Environment(
     variable="LEVSERVE_BENCH_RUNAI_PYTHON",
     packages=("runai-model-streamer[gcs]==0.17.0", "torch==2.13.0", "numpy>=2"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
 
@@ -17,6 +17,7 @@ from service.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from service.encoder.encoder import Encoder
     from service.engine.engine import Engine
+    from service.engine.request import Adapter
     from service.engine.shapes import RowShapes
     from service.media.log_mel import Recording
     from service.media.scaling import Scaler
@@ -133,6 +134,9 @@ class ServedModel(Served):
     stop_ids: frozenset[int]
     defaults: GenerationDefaults  # the checkpoint's
     operator_defaults: GenerationDefaults = NO_DEFAULTS  # of this model; they come before those of all models
+    read_adapter: "Callable[[str, str], Adapter] | None" = None  # by name and address; None: it has no slots for any
+    adapter: "Adapter | None" = None  # with which all requests are computed
+    base: str | None = None  # the name of the model that the adapter updates
     number_formats: Mapping[str, str]  # of activations, weights and cache: `dtype`, `quantization`, `kv_dtype`
     vision: Vision | None = None  # None: it reads text alone
 
@@ -165,6 +169,28 @@ class ServedModel(Served):
     def capabilities(self) -> tuple[str, ...]:
         chat = () if self.chat_template is None else ("chat/completions", "responses", "messages")
         return (*chat, *super().capabilities)
+
+    @property
+    def series_name(self) -> str:
+        """The name of the series that count its requests: those of its engine."""
+        return self.name if self.base is None else self.base
+
+    def with_adapter(
+        self, names: tuple[str, ...], adapter: "Adapter", operator_defaults: GenerationDefaults
+    ) -> "ServedModel":
+        """Return the model that an adapter makes of this one."""
+        made = replace(
+            self,
+            name=names[0],
+            other_names=names[1:],
+            adapter=adapter,
+            base=self.name,
+            operator_defaults=operator_defaults,
+            system_fingerprint=f"{self.system_fingerprint}-{adapter.digest.hex()[:8]}",
+        )
+        # Neither depends on an adapter, and grammars that were compiled stay.
+        vars(made).update(grammars=self.grammars, prompt_model=self.prompt_model)
+        return made
 
     @property
     def has_thinking(self) -> bool:

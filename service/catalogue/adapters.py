@@ -1,17 +1,21 @@
 """Adapters in a listing: each is a model of its own, loaded as its base model with the adapter merged into it."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from service.catalogue.entry import ListedModel, ModelEntry
 from service.catalogue.names import NameIndex, hyphenated
-from service.errors import AmbiguousModel, CheckpointError, UnknownModel
+from service.checkpoint.adapters.peft import CONFIG
+from service.errors import AmbiguousModel, CheckpointError, RefusedAdapter, UnknownModel
 
 logger = logging.getLogger(__name__)
 
 NUM_READERS = 16
+# Options by which models in memory differ.
+LOADED_ALIKE = ("tokenizer_uri", "dtype", "quantization", "kv_dtype", "max_model_len", "memory_share")
 
 type ReadBase = Callable[[str], str | None]  # from an adapter's address to the model that it was trained on
 
@@ -19,14 +23,15 @@ type ReadBase = Callable[[str], str | None]  # from an adapter's address to the 
 class ListedAdapters:
     """Finds the base models of listed adapters; the configuration of each version is read once."""
 
-    def __init__(self, uri: str, read_base: ReadBase) -> None:
+    def __init__(self, uri: str, read_base: ReadBase, *, has_slots: bool = False) -> None:
         """Create the index.
 
         Args:
             uri: the folder that was listed.
             read_base: reads an adapter's configuration, blocking; raises CheckpointError if it is not served.
+            has_slots: whether base models have slots for adapters.
         """
-        self._uri, self._read_base = uri, read_base
+        self._uri, self._read_base, self._has_slots = uri, read_base, has_slots
         self._bases: dict[tuple[str, str], str | None] = {}  # by name and version
 
     def entries(
@@ -51,8 +56,22 @@ class ListedAdapters:
                 uri = f"{self._uri}/{adapter.name}" + ("" if adapter.step is None else f"/step-{adapter.step}")
                 inherited = replace(base, name=adapter.name, aliases=(), is_preloaded=False, keeps_loaded=False)
                 options = own.get(hyphenated(adapter.name), inherited)
-                found.append(_entry(options, base, uri, adapter.version))
+                found.append(adapter_entry(options, base, uri, adapter.version, has_slots=self._has_slots))
         return found
+
+    def entry_of(self, name: str, uri: str, models: Sequence[ModelEntry]) -> ModelEntry:
+        """Return the entry of one adapter, which takes a slot of its base among `models`. Blocks.
+
+        Raises:
+            CheckpointError: there is no adapter, or it is not served, or its base is not.
+        """
+        base_name = self._read_base(uri)
+        base = None if base_name is None else _base_among(base_name, NameIndex(models), models)
+        if base is None:
+            reason = f"is {base_name!r}, which is no model of this catalogue"
+            raise RefusedAdapter(uri, CONFIG, "base_model_name_or_path", reason)
+        inherited = replace(base, name=name, aliases=(), is_preloaded=False, keeps_loaded=False)
+        return adapter_entry(inherited, base, uri, version=f"{time.time_ns()}", has_slots=self._has_slots)
 
     def _read_new(self, adapters: Sequence[ListedModel]) -> None:
         keys = {(adapter.name, adapter.version): f"{self._uri}/{adapter.name}" for adapter in adapters}
@@ -73,21 +92,23 @@ class ListedAdapters:
         base = self._bases[(adapter.name, adapter.version)]
         if base is None:
             return None
-        address = base.rstrip("/")
-        for entry in models:
-            if entry.uri.rstrip("/") in (address, f"hf://{address}"):
-                return entry
-        for name in (address, address.rpartition("/")[2]):
-            try:
-                return index.find(name)
-            except (UnknownModel, AmbiguousModel):
-                continue
+        if (found := _base_among(base, index, models)) is not None:
+            return found
         logger.warning("the base model of an adapter is not served", extra={"adapter": adapter.name, "base": base})
         return None
 
 
-def _entry(options: ModelEntry, base: ModelEntry, uri: str, version: str) -> ModelEntry:
-    return replace(
+def adapter_entry(options: ModelEntry, base: ModelEntry, uri: str, version: str, *, has_slots: bool) -> ModelEntry:
+    """Return the entry of an adapter.
+
+    Args:
+        options: its names, and the options of its base or its own.
+        base: the model that it updates.
+        uri: its address.
+        version: of its files.
+        has_slots: whether its base has slots for adapters.
+    """
+    entry = replace(
         options,
         uri=base.uri,
         step=base.step,
@@ -97,3 +118,21 @@ def _entry(options: ModelEntry, base: ModelEntry, uri: str, version: str) -> Mod
         base=base.name,
         version=f"{base.version} {version}",
     )
+    # An adapter that is to be loaded in another way than its base is merged into a model of its own.
+    if not has_slots or any(getattr(entry, name) != getattr(base, name) for name in LOADED_ALIKE):
+        return entry
+    return replace(entry, has_slot=True, is_preloaded=False, keeps_loaded=False)
+
+
+def _base_among(base: str, index: NameIndex, models: Sequence[ModelEntry]) -> ModelEntry | None:
+    """Return the model of this address, of this name, or of the last part of the name."""
+    address = base.rstrip("/")
+    for entry in models:
+        if entry.uri.rstrip("/") in (address, f"hf://{address}"):
+            return entry
+    for name in (address, address.rpartition("/")[2]):
+        try:
+            return index.find(name)
+        except (UnknownModel, AmbiguousModel):
+            continue
+    return None

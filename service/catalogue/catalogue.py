@@ -5,13 +5,14 @@ Lookups only use memory; `refresh` does a LIST and is run on a thread.
 
 import difflib
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from service.catalogue.adapters import ListedAdapters, ReadBase
-from service.catalogue.entry import ListedModel, ModelEntry
+from service.catalogue.adapters import LOADED_ALIKE, ListedAdapters, ReadBase, adapter_entry
+from service.catalogue.entry import ListedModel, ModelEntry, name_fault
 from service.catalogue.names import NameIndex, hyphenated
-from service.errors import CheckpointError, SettingsError, UnknownModel
+from service.errors import AmbiguousModel, CheckpointError, InvalidParameter, SettingsError, UnknownModel
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Catalogue:
         newest_step: NewestStep | None = None,
         read_base: ReadBase | None = None,
         selected: Sequence[str] = (),
+        has_slots: bool = False,
     ) -> None:
         """Create a catalogue; listed models are added by `refresh`.
 
@@ -41,12 +43,17 @@ class Catalogue:
             newest_step: returns the newest step of a run by its address, blocking; None if no runs are described.
             read_base: returns the model that a listed adapter was trained on, blocking; None if no adapters are served.
             selected: the only models to serve, which are preloaded; empty for all.
+            has_slots: whether models have slots for adapters.
         """
         self._described = tuple(described)
         self._uri, self._listing, self._selected = uri, listing, tuple(selected)
         self._newest_step = newest_step
-        self._adapters = None if read_base is None else ListedAdapters(uri, read_base)
-        self._index = NameIndex(()) if listing is not None else self._select(self._described)
+        self._has_slots = has_slots
+        self._adapters = None if read_base is None else ListedAdapters(uri, read_base, has_slots=has_slots)
+        self._lock = threading.Lock()  # of those that follow
+        self._models: Sequence[ModelEntry] = () if listing is not None else self._described
+        self._added: dict[str, ModelEntry] = {}  # by an operator
+        self._index = NameIndex(()) if listing is not None else self._select(self._models)
 
     @property
     def entries(self) -> tuple[ModelEntry, ...]:
@@ -61,6 +68,48 @@ class Catalogue:
     def find(self, name: str) -> ModelEntry:
         return self._index.find(name)
 
+    def adapter_of(self, name: str, path: str) -> ModelEntry:
+        """Return the entry of an adapter in the folder of the catalogue, for `add`. Blocks.
+
+        Args:
+            name: what requests will name.
+            path: its address, or its path below that of the catalogue.
+
+        Raises:
+            InvalidParameter: the name is malformed, or the path does not lead into the catalogue.
+            CheckpointError: there is no adapter, or it is not served, or its base is not.
+        """
+        if self._adapters is None or not self._has_slots:
+            reason = "needs MAX_LORAS, and a catalogue (CATALOGUE_URI or GCS_BUCKET) in which the adapter lies."
+            raise InvalidParameter(f"'lora_path' {reason}", param="lora_path")
+        if (fault := name_fault(name)) is not None:
+            raise InvalidParameter(f"'lora_name' {fault}.", param="lora_name")
+        inside = path.removeprefix(f"{self._uri}/").rstrip("/")
+        if inside.startswith("/") or "://" in inside or name_fault(inside) is not None:
+            message = f"'lora_path' must lead to a folder inside the catalogue ({self._uri}), without '..'."
+            raise InvalidParameter(message, param="lora_path")
+        return self._adapters.entry_of(name, f"{self._uri}/{inside}", self._models)
+
+    def add(self, entry: ModelEntry) -> None:
+        """Add an adapter, until the process ends or `remove`.
+
+        Raises:
+            InvalidParameter: a model has its name.
+        """
+        with self._lock:
+            taken = {hyphenated(name) for other in self._index.entries for name in other.names}
+            if hyphenated(entry.name) in taken:
+                raise InvalidParameter(f"A model named {entry.name!r} is served already.", param="lora_name")
+            self._added[entry.name] = entry
+            self._index = self._select([*self._models, *self._added.values()])
+
+    def remove(self, name: str) -> ModelEntry | None:
+        """Remove an adapter that was added, and return its entry; None if none of this name was."""
+        with self._lock:
+            entry = self._added.pop(name, None)
+            self._index = self._select([*self._models, *self._added.values()])
+        return entry
+
     def refresh(self) -> None:
         """List the models again, and the runs whose newest step is followed.
 
@@ -73,13 +122,33 @@ class Catalogue:
         listed = () if self._listing is None else self._listing()
         adapters = [model for model in listed if model.is_adapter]
         names = {hyphenated(model.name) for model in adapters}
-        of_adapters = [entry for entry in self._described if not entry.uri and hyphenated(entry.name) in names]
-        described = [self._at_step(e, before.get(e.name)) for e in self._described if e not in of_adapters]
+        with_base = [entry for entry in self._described if entry.base is not None]
+        plain = [entry for entry in self._described if entry.base is None]
+        of_adapters = [entry for entry in plain if not entry.uri and hyphenated(entry.name) in names]
+        described = [self._at_step(e, before.get(e.name)) for e in plain if e not in of_adapters]
         entries = merged(described, self._uri, [model for model in listed if not model.is_adapter])
         models = [_pinned(entry, before.get(entry.name)) for entry in entries]
         if self._adapters is not None:
             models += self._adapters.entries(adapters, models, of_adapters)
-        self._index = self._select(models)
+        models += [self._described_adapter(entry, models) for entry in with_base]
+        with self._lock:
+            self._models = models
+            # A model that was uploaded meanwhile comes before an adapter that an operator added under its name.
+            taken = {hyphenated(name) for entry in models for name in entry.names}
+            self._added = {name: entry for name, entry in self._added.items() if hyphenated(name) not in taken}
+            self._index = self._select([*models, *self._added.values()])
+
+    def _described_adapter(self, entry: ModelEntry, models: Sequence[ModelEntry]) -> ModelEntry:
+        """Return an entry that names its base."""
+        assert entry.base is not None, "only those that name a base are described so"
+        assert entry.adapter_uri is not None, "MODELS_CONFIG has a base with an adapter alone"
+        try:
+            base = NameIndex(models).find(entry.base)
+        except (UnknownModel, AmbiguousModel):
+            message = f"the 'base' of {entry.name!r} is {entry.base!r}, which is no model here."
+            raise SettingsError("MODELS_CONFIG", message) from None
+        inherited = {name: getattr(base, name) for name in LOADED_ALIKE if getattr(entry, name) is None}
+        return adapter_entry(replace(entry, **inherited), base, entry.adapter_uri, "", has_slots=self._has_slots)
 
     def _at_step(self, entry: ModelEntry, before: ModelEntry | None) -> ModelEntry:
         """Return a described run at its newest step, or at the previous one if it cannot be listed."""
@@ -111,7 +180,10 @@ class Catalogue:
                 raise SettingsError("MODELS", f"{name!r} is not in the catalogue.{hint}") from None
             names = entry.names if name in entry.names else (*entry.names, name)
             selected[entry.name] = replace(entry, aliases=names[1:], is_preloaded=True)
-        return NameIndex(selected.values())
+        # Without its base, an adapter has no slot to take.
+        return NameIndex(
+            replace(entry, has_slot=entry.has_slot and entry.base in selected) for entry in selected.values()
+        )
 
 
 def merged(described: Sequence[ModelEntry], uri: str, listed: Sequence[ListedModel]) -> list[ModelEntry]:

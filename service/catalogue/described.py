@@ -6,6 +6,7 @@ models:
     uri: gs://bucket/models/org-chat     # default: the listed folder of this name
     generations: {model.safetensors: 1712345678901234}
     adapter: gs://bucket/adapters/chat   # merged into the model
+    base: org/base                       # instead of a uri: the adapter takes a slot of this model (MAX_LORAS)
     max_model_len: 4096
     defaults: {temperature: 0.2, max_tokens: 512}
     preload: true
@@ -58,6 +59,7 @@ class DescribedModel(BaseModel):
     generations: dict[str, Annotated[int, Field(ge=1)]] = {}  # by object name below `uri`
     tokenizer: str | None = None
     adapter: str | None = None  # merged into the model
+    base: str | None = None  # the name of the model that the adapter updates, instead of a `uri`
     dtype: Dtype | None = None
     quantization: WeightStorage | None = None
     kv_dtype: KvDtype | None = None
@@ -133,6 +135,10 @@ def _lines(node: yaml.MappingNode, where: str) -> Iterator[tuple[tuple[str, ...]
 def _entry(model: DescribedModel) -> ModelEntry:
     if model.uri is None and model.revision is not None:
         raise SettingsError("revision", "needs a 'uri' on the Hub, but this model has none.")
+    if model.base is not None and (model.adapter is None or model.uri is not None):
+        raise SettingsError("base", "is the model that an 'adapter' updates, and takes the place of a 'uri'.")
+    if model.adapter is not None:
+        parse_location(model.adapter, "adapter")
     is_run = model.uri is not None and model.pin is not None
     if is_run and isinstance(parse_location(model.uri or "", "uri"), HubLocation):
         raise SettingsError("pin", "applies to Levanter runs; for a repository of the Hub, use 'revision'.")
@@ -155,6 +161,7 @@ def _entry(model: DescribedModel) -> ModelEntry:
         generations=model.generations,
         tokenizer_uri=model.tokenizer,
         adapter_uri=model.adapter,
+        base=model.base,
         dtype=model.dtype,
         quantization=model.quantization,
         kv_dtype=model.kv_dtype,

@@ -39,6 +39,7 @@ class ModelEntry:
     tokenizer_uri: str | None = None
     adapter_uri: str | None = None  # of an adapter that is merged into the model
     base: str | None = None  # the name of the model that the adapter updates, if that is served too
+    has_slot: bool = False  # whether the adapter takes a slot of its base, and is not merged into a model of its own
     dtype: str | None = None
     quantization: str | None = None
     kv_dtype: str | None = None

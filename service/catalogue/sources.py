@@ -35,10 +35,15 @@ def catalogue_of_settings(settings: Settings) -> Catalogue:
         described = read_models(_text(settings, settings.models_config), settings.models_config)
     if settings.catalogue_address is None:
         for entry in described:
-            if not entry.uri:
+            if not entry.uri and entry.base is None:
                 message = f"the model {entry.name!r} needs a 'uri', since neither CATALOGUE_URI nor GCS_BUCKET is set."
                 raise SettingsError("MODELS_CONFIG", message)
-        return Catalogue(described, newest_step=_newest_step(settings), selected=settings.selected_models)
+        return Catalogue(
+            described,
+            newest_step=_newest_step(settings),
+            selected=settings.selected_models,
+            has_slots=settings.max_loras > 0,
+        )
     location = parse_location(settings.catalogue_address, "CATALOGUE_URI")
     if isinstance(location, HubLocation):
         raise SettingsError("CATALOGUE_URI", f"{location.uri!r} cannot be listed. Write gs://bucket/prefix or a path.")
@@ -52,6 +57,7 @@ def catalogue_of_settings(settings: Settings) -> Catalogue:
         newest_step=_newest_step(settings),
         read_base=partial(_read_base, settings),
         selected=settings.selected_models,
+        has_slots=settings.max_loras > 0,
     )
 
 

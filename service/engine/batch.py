@@ -71,6 +71,8 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
         slot = planned.slot
         inputs.starts[slot], inputs.num_tokens[slot], inputs.places[slot] = planned.start, 1, slot
         _pack_pages(inputs, slot, planned)
+        if inputs.adapters is not None:
+            inputs.adapters[slot] = planned.sequence.adapter_slot
     if any(planned.rows for planned in prompts):
         inputs = inputs._replace(media_rows=np.full(inputs.token_ids.shape, NOT_MEDIA, np.int32))
     _pack_rows(rows, inputs, bucket, shapes)
@@ -113,6 +115,8 @@ def _pack_rows(
         _pack_pages(inputs, bucket.num_seqs + row, planned)
         if inputs.media_rows is not None and shapes.media is not None:
             inputs.media_rows[row, : end - start] = _numbers_of_rows(planned, start, end, shapes.media.place_rows)
+        if inputs.row_adapters is not None:
+            inputs.row_adapters[row] = planned.sequence.adapter_slot
         if planned.is_sampled:  # the last row's remains
             inputs.places[planned.slot] = bucket.num_seqs + row * shapes.row_tokens + end - start - 1
 

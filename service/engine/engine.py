@@ -50,6 +50,7 @@ class Engine(DeviceThread):
             memory_pages=shapes.memory_pages,
             media=shapes.media,
             encoder_parts=shapes.encoder_parts,
+            adapter_slots=0 if shapes.adapters is None else shapes.adapters.num_slots,
         )
         super().__init__(Loop(self._scheduler, runner, metrics, (turns or DeviceTurns()).join()), on_failure)
         self._background: set[str] = set()  # the open requests of batches

@@ -185,7 +185,8 @@ class Measurements:
         """Update the gauges of running and waiting requests, slots and pages."""
         scheduler, metrics, load = self._scheduler, self._metrics, self._metrics.load
         load.num_running, load.num_waiting = scheduler.num_running, scheduler.num_waiting
-        load.num_slots = scheduler.num_slots
+        load.num_slots, load.num_adapter_slots = scheduler.num_slots, scheduler.num_adapter_slots
+        load.running_adapters, load.waiting_adapters = scheduler.adapter_names()
         load.num_used_pages = load.num_pages - scheduler.pages.num_available
         load.updated_at = time.time()
         lacking = REASONS[0] if not scheduler.has_free_slot else REASONS[1]

@@ -86,6 +86,21 @@ class PlacedMedium:
         return self.start + self.num_rows
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapter:
+    """Updates of the model's linear layers, with which a sequence is computed."""
+
+    name: str
+    digest: bytes  # of what it is; sequences of equal ones share a slot and prefixes
+    # Of each layer group of the model, those of one slot in the order of `LayerGroup.adapters`.
+    arrays: tuple[tuple[Float[np.ndarray, "..."], ...], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that it takes."""
+        return sum(array.nbytes for of_group in self.arrays for array in of_group)
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A token, and the position of the prompt after which its log-probability is wanted."""
@@ -112,6 +127,7 @@ class Request:
     heads: tuple[tuple[int, int], ...] = ()  # layer and head of those whose scores of the memory are wanted
     memory: Medium | None = None  # of a model that attends to an encoder, which every request to it has
     media: tuple[PlacedMedium, ...] = ()  # of a model that takes rows for tokens, in the order of positions
+    adapter: Adapter | None = None  # of an engine with slots for them
     constraint: Constraint | None = None  # of this request alone: it advances with the request's tokens
     queue_deadline: QueueDeadline | None = None  # None waits for as long as it takes
 

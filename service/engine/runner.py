@@ -13,13 +13,14 @@ from service.compile.program import Executable
 from service.engine.batch import PackedStep, attention_of, pack, pack_heads, pack_prompts, pack_token_masks
 from service.engine.executables import Executables
 from service.engine.limits import MAX_ATTENTION_HEADS, MAX_LOGPROBS
-from service.engine.request import Medium, StepLogprobs, TokenLogprobs
+from service.engine.request import Adapter, Medium, StepLogprobs, TokenLogprobs
 from service.engine.schedule.memory import EncoderPart, Memory
 from service.engine.schedule.plan import Plan
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, RowShapes
 from service.engine.steps.encode import AttendInputs, KeepInputs, MediaInputs, RememberInputs
 from service.engine.steps.inputs import (
     NOT_MEDIA,
+    AdapterInputs,
     HostOrDevice,
     PromptInputs,
     SampleInputs,
@@ -27,6 +28,7 @@ from service.engine.steps.inputs import (
     empty_count,
     empty_options,
     empty_step,
+    scalar,
     unrestricted_mask,
 )
 from service.engine.steps.keys import (
@@ -40,6 +42,7 @@ from service.engine.steps.keys import (
     Sampler,
     SingleProgram,
     Whole,
+    WriteAdapter,
     samplers,
     usual_sampler,
     whole_keys,
@@ -64,12 +67,16 @@ class DeviceState:
         """Make the slots and the caches; on a CPU they occupy no memory until steps write them."""
         by_key = Executables(executables, shapes, groups)
         slots: SlotState
-        slots, caches, rows = by_key[SingleProgram.INITIAL_STATE]((), [], ())
+        slots, caches, adapters, rows = by_key[SingleProgram.INITIAL_STATE]((), [], ())
         self.slots: list[jax.Array] = jax.tree.leaves(slots)
         self.replicated = slots.token_counts.sharding  # of arrays that every device has a copy of
         self.vocab_size: int = slots.token_counts.shape[1]
         self.caches: list[list[jax.Array]] = [jax.tree.leaves(cache) for cache in caches]
         self.rows: list[jax.Array] = jax.tree.leaves(rows)  # of all media; empty for a model that sees none
+        # The slots of adapters, of each layer group, by the names of the arrays.
+        self.adapters: list[dict[str, jax.Array]] = [
+            dict(zip(group.adapters, arrays, strict=True)) for group, arrays in zip(groups, adapters, strict=True)
+        ]
 
     def run_whole(self, executable: Executable, weights: Sequence[jax.Array], inputs: WholeInputs) -> Any:
         """Start a program that takes all of the state, and return its outputs at once."""
@@ -202,10 +209,13 @@ class Runner:
             for group in encoder_groups
         ]
         self._encoded: jax.Array | None = None  # the hidden states of the memory that is being encoded
-        self._weights: list[jax.Array] = jax.tree.leaves(weights)
         self._unembed = weights.get("unembed", weights.get("embed"))
         self._executables = Executables(executables, shapes, layer_groups)
         self._state = state or DeviceState(shapes, layer_groups, executables)
+        weights = dict(itertools.chain(weights.items(), *(adapters.items() for adapters in self._state.adapters)))
+        self._weights: list[jax.Array] = jax.tree.leaves(weights)
+        self._places = {name: place for place, name in enumerate(sorted(weights))}  # among the leaves
+        self._layer_groups = layer_groups
         self._groups = [
             LayerGroupState(group.kind, group.layers, [weights[name] for name in group.weights], cache)
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
@@ -223,6 +233,8 @@ class Runner:
             plan: the step.
             read_previous: called while the step runs, before a sampling that depends on the previous step's tokens.
         """
+        for write in plan.writes:
+            self.write_adapter(write.slot, write.adapter)
         if plan.part is not None:
             return self.encode(plan.part)
         step = pack(plan, self._executables.available, self.shapes)
@@ -252,6 +264,16 @@ class Runner:
         memory_len = 0 if self.shapes.memory is None else self.shapes.memory.length
         prompt_logprobs = self._prompt_logprobs(step, outputs.hidden)
         return StepResult(step, sampled, outputs.hidden, prompt_logprobs, outputs.scores, memory_len)
+
+    def write_adapter(self, slot: int, adapter: Adapter) -> None:
+        """Start the writing of an adapter into a slot; steps that are in flight still read what was there."""
+        of_groups = zip(self._layer_groups, self._groups, self.adapter_slots, adapter.arrays, strict=True)
+        for group, state, slots, arrays in of_groups:
+            if not arrays:
+                continue
+            self._executables[WriteAdapter(group.kind)]((), slots, AdapterInputs(scalar(slot), arrays))
+            for name, array in zip(group.adapters, slots, strict=True):
+                state.weights[group.weights.index(name)] = self._weights[self._places[name]] = array
 
     def encode(self, part: EncoderPart) -> "EncodedPart":
         """Start a part of an encoding: some layers of the encoder, after which the last part keeps the output."""
@@ -362,8 +384,21 @@ class Runner:
     @property
     def product_weights(self) -> list[jax.Array]:
         """The weights that every decode step reads: those of the layers, and that of the logits."""
-        layers = itertools.chain.from_iterable(group.weights for group in self._groups)
+        layers = [
+            array
+            for group, state in zip(self._layer_groups, self._groups, strict=True)
+            for name, array in zip(group.weights, state.weights, strict=True)
+            if name not in group.adapters
+        ]
         return [*layers, *([] if self._unembed is None else [self._unembed])]
+
+    @property
+    def adapter_slots(self) -> list[list[jax.Array]]:
+        """The arrays of the slots of adapters, of each layer group in the order of `LayerGroup.adapters`."""
+        return [
+            [state.weights[group.weights.index(name)] for name in group.adapters]
+            for group, state in zip(self._layer_groups, self._groups, strict=True)
+        ]
 
     def cache_leaves(self) -> list[jax.Array]:
         """Return the arrays of all caches, as they are after the last dispatched step."""
@@ -402,6 +437,12 @@ class Runner:
         jax.block_until_ready(
             self._run(SingleProgram.PROMPT_LOGPROBS, PromptInputs(hidden, np.zeros(len(hidden), np.int32)))
         )
+
+        if self.shapes.adapters is not None:
+            arrays = tuple(
+                tuple(np.zeros(array.shape[1:], array.dtype) for array in slots) for slots in self.adapter_slots
+            )
+            self.write_adapter(self.shapes.adapters.num_slots, Adapter("", b"", arrays))  # which is no slot
 
     def _run_padded_encoder(self) -> None:
         """Encode nothing into no place, and take it for no token, or look at what no token attends to."""

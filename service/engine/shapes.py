@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from service.kernels.cache_layout import CacheLayout
+from service.models.adapter_arrays import AdapterShapes
 
 USUAL_ROW_TOKENS = 64
 
@@ -85,6 +86,7 @@ class EngineShapes:
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     memory: MemoryShapes | None = None  # of a model that attends to an encoder
     media: RowShapes | None = None  # of a model that takes an encoder's rows for tokens
+    adapters: AdapterShapes | None = None  # the slots of adapters; None without any
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes, MemoryShapes, RowShapes
 from service.errors import DoesNotFit, SettingsError
+from service.models.adapter_arrays import AdapterShapes
 
 # A shorter context is useless; the start fails instead.
 SMALLEST_CONTEXT = 256  # tokens
@@ -33,9 +34,11 @@ class ModelSize:
     has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
     page_sizes: tuple[int, ...] | None = None  # in token positions, that the kernel takes; None for any
+    max_positions: int | None = None  # of all pages, that the kernel can address; None for any
     memory: MemoryShapes | None = None  # of a model that attends to an encoder
     media: RowShapes | None = None  # of a model that takes an encoder's rows for tokens
     media_bytes: int = 0  # of these rows
+    adapters: AdapterShapes | None = None  # whose slots are part of the weights
 
 
 def fit_engine(
@@ -113,6 +116,8 @@ def _fit_pages(
     work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
     free_bytes = memory_bytes - model.weights_bytes - model.media_bytes - work_bytes
     num_pages = max(free_bytes, 0) // page_bytes
+    if model.max_positions is not None:
+        num_pages = min(num_pages, model.max_positions // page_size)
     shortest = min(context if max_model_len else SMALLEST_CONTEXT, context)
     memory_pages = 0 if model.memory is None else math.ceil(model.memory.length / page_size)  # of a sequence
     fewest_pages = math.ceil(shortest / page_size) + memory_pages
@@ -137,6 +142,7 @@ def _fit_pages(
         has_whole_steps=model.has_whole_steps and model.memory is None and not (model.media and model.media.has_grid),
         memory=model.memory,
         media=model.media,
+        adapters=model.adapters,
         **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )
 

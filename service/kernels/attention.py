@@ -52,3 +52,21 @@ class AttentionKernel(Protocol):
         Source: sinks: OpenAI 2025, arXiv:2508.10925, section 2.2; transformers `models/gpt_oss/modeling_gpt_oss.py`.
         """
         ...
+
+
+@runtime_checkable
+class MemoryKernel(AttentionKernel, Protocol):
+    """A kernel whose cache may also hold memories: the keys and values of an encoder's output."""
+
+    def attend_memory(self, query: QueryHeads, cache: LayerCache, memory: Paging, *, scale: float) -> QueryHeads:
+        """Attend from each token to all positions of its sequence's memory; the result of padding is not used.
+
+        Args:
+            query: queries of the tokens.
+            cache: the layer's cache, which stays as it is.
+            memory: the pages of each sequence's memory; `start` is its length.
+            scale: factor of the product of a query and a key.
+
+        Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3 (encoder-decoder attention).
+        """
+        ...

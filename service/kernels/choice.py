@@ -15,6 +15,7 @@ from service.kernels.attention import AttentionKernel
 from service.kernels.limits import (
     AMPERE,
     GPU_LARGEST_HEAD_DIM,
+    GPU_OFFSETS,
     LARGEST_CACHED,
     TPU_KV8_PAGE_SIZES,
     TPU_LANES,
@@ -44,6 +45,7 @@ class HeadShape:
     dtype: np.dtype
     kv_dtype: np.dtype | None = None  # of cached keys and values; None for `dtype`
     has_sinks: bool = False
+    has_memory: bool = False  # of an encoder's output, in pages of the cache
 
     @property
     def cached_dtype(self) -> np.dtype:
@@ -70,6 +72,14 @@ class KernelChoice:
     def page_sizes(self) -> tuple[int, ...] | None:
         """The supported page sizes in positions; None for any."""
         return TPU_KV8_PAGE_SIZES if self.name is KernelName.KV8 else None
+
+    @property
+    def max_positions(self) -> int | None:
+        """The number of positions of all pages together that the kernel can address; None for any."""
+        is_one_byte = np.dtype(self.cached_dtype).itemsize == 1
+        if self.name is not KernelName.TRITON or not is_one_byte:
+            return None
+        return (GPU_OFFSETS - 1) // (self.cached_head_dim * self.cached_kv_heads)
 
     def kernel(self) -> AttentionKernel:
         """Import and return the kernel; only tracing needs it."""
@@ -136,6 +146,8 @@ def _tpu_obstacle(heads: HeadShape) -> str | None:
         return f"it does not take {heads.dtype.name}"
     if heads.has_sinks:
         return "it does not take sinks"
+    if heads.has_memory:
+        return "it does not attend to an encoder's output"
     return _size_obstacle(heads, TPU_LANES)
 
 

@@ -6,6 +6,7 @@ before use, so NaNs at masked positions have no effect.
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from service.kernels.attention import Scoring
 from service.kernels.products.quantized import FP8
@@ -30,35 +31,51 @@ class Tile:
 
     num_rows: int  # query rows of one program
     num_positions: int  # key positions of one tile step, which is one iteration of the program's loop
-    # Programs that share the context of the same query rows. With several, each also outputs the highest score and the
-    # sum of the weights of each row, [row].
-    num_splits: int
+    num_splits: int  # programs that share the context of the same query rows
+    width: int  # new tokens of a sequence
     group: int  # query heads of a KV head, and so query rows of one token
     page_size: int  # token positions
     scoring: Scoring
+    is_unfinished: bool = False  # whether something is left to be added to the softmax even with one split
     has_scales: bool = False  # whether keys and values have scales, [page, position, 1]
     is_fp8: bool = False  # whether keys and values are FP8, passed as uint8
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether a program outputs results; otherwise, sums of weighted values, highest scores and sums of weights."""
+        return self.num_splits == 1 and not self.is_unfinished
+
+    @property
+    def writes(self) -> bool:
+        """Whether the kernel writes the new tokens into their pages: one of each sequence, as it is."""
+        return self.width == 1 and not self.has_scales
+
 
 def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
-    query_ref: Ref,  # [row, dim]
-    keys_ref: Ref,  # [page, position, head_dim]
-    values_ref: Ref,  # [page, position, head_dim]
+    query_ref: Ref,  # [token, group, dim]
+    keys_ref: Ref,  # [page, position, dim]
+    values_ref: Ref,  # [page, position, dim]
     table_ref: Ref,  # [page], of this sequence
     start_ref: Ref,  # []
     num_tokens_ref: Ref,  # []
-    *refs: Ref,  # see `Tile.has_scales`; then the result, [row, dim]; then see `Tile.num_splits`
+    *refs: Ref,  # scales, `Tile.has_scales`; new keys and values, `Tile.writes`; the outputs; the pages, `Tile.writes`
     tile: Tile,
 ) -> None:
-    """Attend from each query row to the visible positions in this program's range; dim is head_dim plus padding."""
+    """Attend from each query row to the visible positions in this program's range."""
     block, split = pl.program_id(0) // tile.num_splits, pl.program_id(0) % tile.num_splits
     start, num_tokens = start_ref[()], num_tokens_ref[()]
-    rows = block * tile.num_rows + jnp.arange(tile.num_rows, dtype=jnp.int32)
-    positions = start + rows // tile.group
-    first, last, end = _span(block, split, start, num_tokens, tile)
-    query = query_ref[...]
+    scale_refs, refs = (refs[:2], refs[2:]) if tile.has_scales else ((), refs)
+    (new_refs, refs, page_refs) = (refs[:2], refs[2:-2], refs[-2:]) if tile.writes else ((), refs, ())
     head_dim = keys_ref.shape[-1]
-    scale_refs, (out_ref, *unfinished_refs) = (refs[:2], refs[2:]) if tile.has_scales else ((), refs)
+    columns = jnp.arange(pl.next_power_of_2(head_dim), dtype=jnp.int32)
+    rows = block * tile.num_rows + jnp.arange(tile.num_rows, dtype=jnp.int32)
+    tokens, heads = rows // tile.group, rows % tile.group
+    positions = start + tokens
+    is_row = tokens < tile.width
+    place = (tokens[:, None], heads[:, None], columns[None, :])
+    mask = is_row[:, None] & (columns < head_dim)[None, :]
+    query = plgpu.load(query_ref.at[place], mask=mask, other=0)
+    first, last, end = _span(block, split, start, num_tokens, tile)
     load = functools.partial(_load, like=query, head_dim=head_dim, end=end, tile=tile)
     load_scales = functools.partial(_load_scales, end=end, tile=tile)
 
@@ -72,6 +89,7 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
             products = products * load_scales(scale_refs[0], pages, key_positions)
         scores = _scores(products, tile)
         visible = is_visible(positions[:, None], key_positions, tile.scoring.sliding_window)
+        visible &= (key_positions < end)[None, :]
         new_highest = jnp.maximum(highest, jnp.max(jnp.where(visible, scores, MASKED_SCORE), axis=1))
         weights = jnp.where(visible, jnp.exp2(scores - new_highest[:, None]), 0)
         values = load(values_ref, pages, key_positions)
@@ -87,14 +105,51 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
         jnp.zeros(tile.num_rows, jnp.float32),
         jnp.zeros(query.shape, jnp.float32),
     )
+    if tile.writes:
+        is_new = (split == 0) & (num_tokens > 0)
+        initial = _write_and_attend(
+            query, new_refs, page_refs, table_ref=table_ref, start=start, is_new=is_new, initial=initial, tile=tile
+        )
     highest, total, weighted = jax.lax.fori_loop(first, last, step, initial)
+    out_ref, *unfinished_refs = refs
     if unfinished_refs:
-        highest_ref, total_ref = unfinished_refs
-        highest_ref[...], total_ref[...] = highest, total
+        for ref, of_row in zip(unfinished_refs, (highest, total), strict=True):
+            plgpu.store(ref.at[tokens, heads], of_row, mask=is_row)
     else:
         # A padded query row sees no position: 0 / 1.
         weighted = weighted / jnp.where(total == 0, 1, total)[:, None]
-    out_ref[...] = weighted.astype(out_ref.dtype)
+    plgpu.store(out_ref.at[place], weighted.astype(out_ref.dtype), mask=mask)
+
+
+def _write_and_attend(
+    query: Float[Array, "row dim"],
+    new_refs: Sequence[Ref],  # [token, dim], key and value
+    page_refs: Sequence[Ref],  # [page, position, dim]
+    *,
+    table_ref: Ref,
+    start: Scalar,
+    is_new: Bool[Array, ""],
+    initial: tuple[Array, ...],
+    tile: Tile,
+) -> tuple[Array, ...]:
+    """Write the key and the value of a sequence's one new token, if this program shall, and attend to it first.
+
+    The loop over positions ends before it, because what one thread has written another may not see yet.
+    """
+    head_dim = page_refs[0].shape[-1]
+    columns = jnp.arange(query.shape[1], dtype=jnp.int32)
+    new = [plgpu.load(ref.at[0, columns], mask=columns < head_dim, other=0) for ref in new_refs]
+    page = plgpu.load(table_ref.at[start // tile.page_size], mask=is_new, other=0)
+    for ref, vector in zip(page_refs, new, strict=True):
+        plgpu.store(ref.at[page, start % tile.page_size, columns], vector, mask=is_new & (columns < head_dim))
+    key, value = (vector.astype(query.dtype).astype(jnp.float32)[None, :] for vector in new)
+    scores = _scores(jnp.sum(query.astype(jnp.float32) * key, axis=1), tile)
+    highest, total, weighted = initial
+    return (
+        jnp.where(is_new, scores, highest),
+        jnp.where(is_new, 1.0, total),
+        jnp.where(is_new, jnp.broadcast_to(value, weighted.shape), weighted),
+    )
 
 
 def _load(
@@ -126,13 +181,14 @@ def _load_scales(
 
 
 def _span(block: Scalar, split: Scalar, start: Scalar, num_tokens: Scalar, tile: Tile) -> tuple[Scalar, Scalar, Scalar]:
-    """Return this program's half-open range of tile steps, and the end of the positions that its query rows see.
+    """Return this program's half-open range of tile steps, and the end of the positions that its query rows read.
 
     Steps count from position 0 of the sequence; the end is a position.
     """
     first_token = block * tile.num_rows // tile.group
     last_token = jnp.minimum((block * tile.num_rows + tile.num_rows - 1) // tile.group, num_tokens - 1)
-    end = jnp.where(first_token < num_tokens, start + last_token + 1, 0)
+    num_read = last_token if tile.writes else last_token + 1
+    end = jnp.where(first_token < num_tokens, start + num_read, 0)
     begin = 0
     window = tile.scoring.sliding_window
     if window is not None:
@@ -144,7 +200,7 @@ def _span(block: Scalar, split: Scalar, start: Scalar, num_tokens: Scalar, tile:
     return first, jnp.minimum(first + share, last_step), end
 
 
-def _scores(products: Float[Array, "row position"], tile: Tile) -> Float[Array, "row position"]:
+def _scores(products: Float[Array, " *row"], tile: Tile) -> Float[Array, " *row"]:
     """Return attention scores divided by log(2), for `exp2`."""
     scale, soft_cap = tile.scoring.scale, tile.scoring.soft_cap
     if soft_cap is None:

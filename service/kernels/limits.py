@@ -11,6 +11,9 @@ TPU_SUBLANE_COUNTS = (1, 2, 4)  # fractions of a tile of 8 sublanes that ragged 
 TPU_TABLE_BYTES = 512 * 1024
 TPU_KV8_PAGE_SIZES = (128, 256)  # positions, so that a page's scales fill whole registers
 GPU_LARGEST_HEAD_DIM = 256  # limited by the tiles
+# Offsets of elements are signed and have 32 bits in arrays of up to 4 GiB, so elements of one byte must be fewer.
+# Source: https://github.com/jax-ml/jax/blob/main/jax/_src/pallas/triton/lowering.py, `_compute_offsets_from_indices`
+GPU_OFFSETS = 2**31
 ADA = (8, 9)  # the first CUDA compute capability whose tensor cores multiply FP8
 AMPERE = (8, 0)  # the first CUDA compute capability whose tensor cores support bfloat16
 

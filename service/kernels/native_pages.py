@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from service.device.native.library import ATTENTION_TARGET, register_native_calls
+from service.device.native.library import ATTENTION_TARGET, MEMORY_ATTENTION_TARGET, register_native_calls
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.blocks import BlockAttention
 from service.kernels.kv import as_stored
@@ -24,7 +24,7 @@ WHOLE_CONTEXT = np.iinfo(np.int32).max  # as a window
 
 @dataclass(frozen=True)
 class NativePagedAttention(BlockAttention):
-    """An `AttentionKernel` that reads pages in place; the pages are those of the reference."""
+    """A `MemoryKernel` that reads pages in place; the pages are those of the reference."""
 
     @override
     def attend(
@@ -58,3 +58,13 @@ class NativePagedAttention(BlockAttention):
         with jax.named_scope("attention"):
             attended, *pages = call(*operands, *pages)
         return attended.astype(query.dtype), KVPages(*pages)
+
+    @override
+    def attend_memory(self, query: QueryHeads, cache: KVPages, memory: Paging, *, scale: float) -> QueryHeads:
+        """Attend to pages in place; the result of padding is zero."""
+        register_native_calls()
+        scaled = query.astype(jnp.float32) * scale
+        call = jax.ffi.ffi_call(MEMORY_ATTENTION_TARGET, jax.ShapeDtypeStruct(scaled.shape, scaled.dtype))
+        with jax.named_scope("memory_attention"):
+            attended = call(scaled, *memory, *(array for array in cache if array is not None))
+        return attended.astype(query.dtype)

@@ -23,7 +23,7 @@ KVPages = KV
 
 @dataclass(frozen=True)
 class PagedReference:
-    """An `AttentionKernel` that gathers each sequence's pages into a contiguous context."""
+    """A `MemoryKernel` that gathers each sequence's pages into a contiguous context."""
 
     kv_head_axis: ClassVar[int] = 1
 
@@ -66,6 +66,15 @@ class PagedReference:
             )
             weights = _softmax(scores, sinks)
             return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), pages
+
+    def attend_memory(self, query: QueryHeads, cache: KVPages, memory: Paging, *, scale: float) -> QueryHeads:
+        """Gather each sequence's memory and attend to all of it."""
+        with jax.named_scope("memory_attention"):
+            keys, values = wide_context(cache, memory.page_table, query.dtype)
+            scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scale
+            is_memory = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, :] < memory.start[:, None]
+            weights = jax.nn.softmax(jnp.where(is_memory[:, None, None, None], scores, MASKED_SCORE), axis=-1)
+            return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values)
 
 
 def _softmax(

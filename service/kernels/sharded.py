@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import DTypeLike
 
 from service.device.mesh import MESH_AXES, DeviceMesh
-from service.kernels.attention import AttentionKernel, KVHeads, LayerCache, QueryHeads, Scoring, Sinks
+from service.kernels.attention import AttentionKernel, KVHeads, LayerCache, MemoryKernel, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging
 
@@ -63,6 +63,11 @@ class ShardedAttention:
 
         on_each = self._on_each(attend_with_sinks, (*specs, PartitionSpec(MESH_AXES["kv_head"])), results)
         return on_each(query, new_keys, new_values, cache, paging, sinks)
+
+    def attend_memory(self, query: QueryHeads, cache: LayerCache, memory: Paging, *, scale: float) -> QueryHeads:
+        assert isinstance(self.kernel, MemoryKernel), "a model with an encoder is given a kernel for its memory"
+        attend = functools.partial(self.kernel.attend_memory, scale=scale)
+        return self._on_each(attend, (HEADS, self._cache, REPLICATED), HEADS)(query, cache, memory)
 
     @property
     def _cache(self) -> PartitionSpec:

@@ -6,6 +6,7 @@ is opened besides the bytes. What FFmpeg says of a file is dropped.
 Source: https://ffmpeg.org/ffmpeg-formats.html#Format-Options (the lists of formats, codecs and protocols)
 """
 
+import gc
 import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -71,6 +72,8 @@ def decode_audio(content: bytes, max_s: float, activity: VoiceActivity | None = 
     from av import logging
     from av.error import FFmpegError
 
+    # FFmpeg's graph of filters has a thread, and is part of a cycle: of every call before, it would keep 8 MB.
+    gc.collect()
     demuxer = _demuxer(content)
     options = {
         "format_whitelist": demuxer,
@@ -81,7 +84,7 @@ def decode_audio(content: bytes, max_s: float, activity: VoiceActivity | None = 
     try:
         with av.open(io.BytesIO(content), mode="r", format=demuxer, options=options) as container:
             answer = _decoded(container, max_s)
-    except FFmpegError as error:
+    except (FFmpegError, ValueError) as error:  # PyAV's own, such as for channels that change while it plays
         raise UnreadableAudio("cannot be decoded") from error
     num_samples = (len(answer) - HEADER.size) // SAMPLE_BYTES
     if not num_samples:

@@ -6,6 +6,7 @@ largest value of all is known.
 Source: https://github.com/openai/whisper/blob/v20250625/whisper/audio.py#L110 (log_mel_spectrogram)
 """
 
+import math
 from functools import cache, cached_property
 
 import numpy as np
@@ -19,6 +20,8 @@ MIN_POWER = 1e-10
 DYNAMIC_RANGE = 8.0  # powers of ten below the largest value
 FULL_SCALE = 32768.0
 FRAMES_AT_ONCE = 3000
+KEPT_BLOCKS = 2  # as many as a window reaches into
+FRAMES_AT_END = 1 + (HOP_SIZE + FFT_SIZE // 2) // HOP_SIZE  # after the last, that may reach back into the recording
 
 type Features = np.ndarray[tuple[int, int], np.dtype[np.float32]]  # [mel, frame]
 
@@ -37,6 +40,7 @@ class Recording:
         self._samples, self._num_mels = samples, num_mels
         self.window_frames = window_frames
         self.num_frames = len(samples) // HOP_SIZE
+        self._kept: tuple[tuple[int, Features], ...] = ()
 
     @property
     def duration_s(self) -> float:
@@ -46,15 +50,31 @@ class Recording:
     @cached_property
     def _max(self) -> float:
         """The largest logarithm of the whole recording and the silence after it."""
-        ends = range(0, self.num_frames + self.window_frames, FRAMES_AT_ONCE)
-        return max(float(self._log10(begin, FRAMES_AT_ONCE).max()) for begin in ends)
+        blocks = range(-(-(self.num_frames + FRAMES_AT_END) // FRAMES_AT_ONCE))
+        return max(math.log10(MIN_POWER), *(float(self._block(number).max()) for number in blocks))
 
     def window(self, begin: int, num_frames: int) -> Features:
         """Return the features of a window of which the first frames are taken from the recording; the rest are 0.0."""
         features = np.zeros((self._num_mels, self.window_frames), np.float32)
         if num_frames:
-            features[:, :num_frames] = normalized(self._log10(begin, num_frames), self._max)
+            largest, end = self._max, begin + num_frames
+            first, after = begin // FRAMES_AT_ONCE, -(-end // FRAMES_AT_ONCE)
+            blocks = np.concatenate([self._block(number) for number in range(first, after)], axis=1)
+            taken = blocks[:, begin - first * FRAMES_AT_ONCE :][:, :num_frames]
+            features[:, :num_frames] = normalized(taken, largest)
         return features
+
+    def _block(self, number: int) -> Features:
+        """Return the logarithms of some frames, the last of which reach into the silence at the end.
+
+        Threads may call it at the same time.
+        """
+        found = next((block for kept, block in self._kept if kept == number), None)
+        if found is None:
+            begin = number * FRAMES_AT_ONCE
+            found = self._log10(begin, min(FRAMES_AT_ONCE, self.num_frames + FRAMES_AT_END - begin))
+            self._kept = (*self._kept[1 - KEPT_BLOCKS :], (number, found))
+        return found
 
     def _log10(self, begin: int, num_frames: int) -> Features:
         first = begin * HOP_SIZE - FFT_SIZE // 2

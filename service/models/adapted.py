@@ -10,12 +10,17 @@ LAYERS = ("layers.", "encoder.layers.")
 SUFFIX = ".weight"
 
 
+def is_adapted(spec: WeightSpec) -> bool:
+    """Return whether an array is the weight of a linear layer that adapters may update."""
+    return spec.name.startswith(LAYERS) and spec.name.rpartition(".")[2] in LINEAR
+
+
 def adapted_tensors(specs: Iterable[WeightSpec]) -> Mapping[str, TensorSource]:
     """Return the tensors of a checkpoint that are weights of linear layers [out, in], by their names."""
     return {
         source.name: source
         for spec in specs
-        if spec.name.startswith(LAYERS) and spec.name.rpartition(".")[2] in LINEAR
+        if is_adapted(spec)
         for source in spec.sources
         if source.name.endswith(SUFFIX)
     }

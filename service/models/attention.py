@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from haliax import NamedArray
 from jaxtyping import Array, Float, Int
 
-from service.kernels.attention import AttentionKernel, LayerCache, Scoring
-from service.kernels.memory import attend_memory
+from service.kernels.attention import AttentionKernel, LayerCache, MemoryKernel, Scoring
 from service.kernels.paging import Paging, Regions
 from service.kernels.reference import wide_context, write_tokens
 from service.kernels.sharded import ShardedAttention
@@ -104,7 +103,8 @@ class StepAttention:
             key: weights[key].flatten_axes(heads, "qkv") for key in ("qkv", scale_name("qkv")) if key in weights
         }
         out = self.multiply(x, matrices, "qkv", ("embed",))
-        return hax.named(jax.lax.optimization_barrier(out.array), out.axes).unflatten_axis("qkv", heads)
+        out = hax.named(jax.lax.optimization_barrier(out.array), out.axes).unflatten_axis("qkv", heads)
+        return self.multiply.adapted(out, x, weights, "qkv", ("embed",))
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ class MemoryAttention:
     """Attention to the output of an encoder, whose keys and values lie in pages of the cache."""
 
     multiply: Multiply
+    kernel: MemoryKernel | ShardedAttention
     memory: Regions
 
     def __call__(self, x: NamedArray, description: Attention, weights: NamedWeights, cache: LayerCache) -> NamedArray:
@@ -119,7 +120,7 @@ class MemoryAttention:
         heads = self._query(x, description, weights)
 
         def attend(own: tuple[Array, ...], cache: LayerCache, memory: Paging) -> tuple[Array, LayerCache]:
-            return attend_memory(own[0], cache, memory, scale=description.scale), cache
+            return self.kernel.attend_memory(own[0], cache, memory, scale=description.scale), cache
 
         attended, _ = self.memory.attend(attend, (heads,), cache)
         merged = hax.named(attended.reshape(len(attended), -1), ("token", "heads"))

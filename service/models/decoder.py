@@ -16,20 +16,21 @@ from haliax import NamedArray
 from jaxtyping import Array, Float, Int
 
 from service.device.mesh import DeviceMesh
-from service.kernels.attention import AttentionKernel
+from service.kernels.attention import AttentionKernel, MemoryKernel
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging, Regions
 from service.kernels.products.linear import PLAIN, Products
 from service.kernels.products.quantized import Fp8Products
 from service.kernels.reference import PagedReference
 from service.kernels.sharded import ShardedAttention
+from service.models.adapter_arrays import AdapterShapes, adapter_specs, weight_parts
 from service.models.attention import MemoryAttention, StepAttention
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder, SpeechEncoder
 from service.models.feed_forward import feed_forward
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
 from service.models.layer_groups import layer_groups
-from service.models.multiply import Multiply, NamedWeights
+from service.models.multiply import Multiply, NamedWeights, TokenAdapters
 from service.models.norm import normalized
 from service.models.patches import PatchEncoding
 from service.models.quantization import Quantization, scale_name
@@ -56,6 +57,7 @@ class Decoder:
     kv_dtype: np.dtype | None = None  # of the cache; None for that of activations
     fp8: Fp8Products = Fp8Products.FUSED  # of weights in FP8
     weight_dtype: np.dtype | None = None  # of weights of products that are not quantized; None for that of activations
+    adapters: AdapterShapes | None = None  # the slots of adapters; None without any
 
     @property
     def shardings(self) -> Shardings | None:
@@ -106,8 +108,9 @@ class Decoder:
         return PatchEncoding(config, self.weight_specs(), self.dtype, self.products, num_rows, self.hidden_size)
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:
-        """Name every weight array."""
-        return decoder_weight_specs(self.config, self.dtype, self.quantization, self.weight_dtype)
+        """Name every weight array, and those of the slots of adapters."""
+        specs = decoder_weight_specs(self.config, self.dtype, self.quantization, self.weight_dtype)
+        return specs if self.adapters is None else (*specs, *adapter_specs(specs, self.adapters, self.dtype))
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
@@ -175,12 +178,17 @@ class Decoder:
         specs = {spec.name: spec for spec in self.weight_specs()}
         named = self._named(dict(zip(group.weights, weights, strict=True)), [specs[name] for name in group.weights])
         hidden = hax.named(inputs.hidden, ("token", "embed"))
-        multiply = replace(self._multiply, spans=inputs.regions.spans(len(inputs.hidden)))
-        attend = StepAttention(multiply, self._kernel, inputs.regions)
+        step_multiply = replace(self._multiply, spans=inputs.regions.spans(len(inputs.hidden)))
+        parts = {} if inputs.adapters is None else weight_parts(specs.values())
         new_cache, scores = [], []
         for number, layer_cache in zip(group.layers, cache, strict=True):
             layer, prefix = self.config.layers[number], f"layers.{number}."
             own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
+            multiply = step_multiply
+            if inputs.adapters is not None:
+                of_layer = {key.removeprefix(prefix): value for key, value in parts.items() if key.startswith(prefix)}
+                multiply = replace(step_multiply, adapters=TokenAdapters(inputs.adapters, of_layer))
+            attend = StepAttention(multiply, self._kernel, inputs.regions)
             rope = layer.attention.rotation
             rotation = None if rope is None else inputs.rotation[self.config.rotations.index(rope)]
             x = normalized(hidden, layer.attention_norm, own, "attention_norm")
@@ -189,7 +197,7 @@ class Decoder:
             hidden = hidden + _scaled(added, layer.residual_multiplier)
             if layer.memory_attention is not None:
                 assert inputs.memory is not None, "a sequence of a model with an encoder has a memory"
-                attend_memory = MemoryAttention(multiply, inputs.memory)
+                attend_memory = MemoryAttention(multiply, self._memory_kernel, inputs.memory)
                 x = normalized(hidden, layer.memory_norm, own, "memory_norm")
                 if heads is not None:
                     of_layer = heads[len(scores)]
@@ -216,7 +224,7 @@ class Decoder:
         specs = {spec.name: spec for spec in self.weight_specs()}
         named = self._named(dict(zip(group.weights, weights, strict=True)), [specs[name] for name in group.weights])
         rows, new_cache = hax.named(output, ("token", "embed")), []
-        memory_attention = MemoryAttention(self._multiply, Regions.of_prompts(memory))
+        memory_attention = MemoryAttention(self._multiply, self._memory_kernel, Regions.of_prompts(memory))
         for number, layer_cache in zip(group.layers, cache, strict=True):
             attention, prefix = self.config.layers[number].memory_attention, f"layers.{number}."
             assert attention is not None, "only a model with an encoder is given its output"
@@ -255,6 +263,12 @@ class Decoder:
         if self.mesh is None or self.mesh.num_devices == 1:
             return self.kernel
         return ShardedAttention(self.kernel, self.mesh)
+
+    @property
+    def _memory_kernel(self) -> MemoryKernel | ShardedAttention:
+        kernel = self._kernel
+        assert isinstance(kernel, MemoryKernel | ShardedAttention), "a model with an encoder is given such a kernel"
+        return kernel
 
     @cached_property
     def _multiply(self) -> Multiply:

@@ -26,6 +26,7 @@ class LayerGroup(NamedTuple):
     kind: str  # part of the executables' names
     layers: range
     weights: tuple[str, ...]  # by WeightSpec.name, in the order in which the kind's executables take them
+    adapters: tuple[str, ...] = ()  # those of the weights that hold the slots of adapters
 
 
 class LayerGroupInputs(NamedTuple):
@@ -36,6 +37,7 @@ class LayerGroupInputs(NamedTuple):
     regions: Regions
     memory: Regions | None = None  # the pages of each sequence's encoder output; None for a model without an encoder
     added: Float[Array, "layer token hidden"] | None = None  # to the hidden states after each of the first layers
+    adapters: Int[Any, " token"] | None = None  # the slot of each token's adapter, -1 for none; None without slots
 
 
 class Shardings(NamedTuple):

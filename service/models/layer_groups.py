@@ -7,6 +7,7 @@ Calling one for a few layers at a time costs no measurable time: the device is s
 
 from collections.abc import Hashable, Sequence
 
+from service.models.adapter_arrays import A, B
 from service.models.description import ENCODER_PREFIX, ImageEncoder, PatchEncoder, SpeechEncoder
 from service.models.interface import LayerGroup
 from service.models.weight_spec import WeightSpec
@@ -37,7 +38,9 @@ def layer_groups(
     groups = []
     for group in _cut(cut_layers, min(GROUP_SIZES, key=cost)):
         first = first_of_kind.setdefault(tuple(layers[layer] for layer in group), group)
-        groups.append(LayerGroup(_kind(first, prefix), group, _weights(specs, group, prefix)))
+        weights = _weights(specs, group, prefix)
+        adapters = tuple(name for name in weights if name.endswith((A, B)))
+        groups.append(LayerGroup(_kind(first, prefix), group, weights, adapters))
     return tuple(groups)
 
 

@@ -11,13 +11,23 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, DTypeLike, Float, Int32
 
 from service.device.mesh import MODEL_AXIS, DeviceMesh
+from service.kernels.products.adapters import SlotWeights, add_adapters
 from service.kernels.products.grouped import grouped_linear
 from service.kernels.products.linear import PLAIN, Products, linear
 from service.kernels.products.quantized import Fp8Products, QuantizedWeight
+from service.models.adapter_arrays import A, B, Parts
 from service.models.quantization import scale_name
 
 type NamedWeights = Mapping[str, NamedArray]  # those of a layer by their names in it
 type Arrays = Mapping[str, Array]  # one device's parts of weights, and of their scales
+
+
+@dataclass(frozen=True)
+class TokenAdapters:
+    """The adapters of a step's tokens, in one layer."""
+
+    slots: Int32[Array, " token"]  # of each token; -1 for none
+    parts: Mapping[str, Parts]  # of the layer's weights that adapters update
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,7 @@ class Multiply:
     fp8: Fp8Products = Fp8Products.FUSED  # of weights in FP8
     mesh: DeviceMesh | None = None  # devices that share each step; None for one
     spans: Int32[Array, "span 2"] | None = None  # the runs of rows that are tokens, which suffice; None for all rows
+    adapters: TokenAdapters | None = None  # None for a step without adapters
 
     def __call__(
         self, x: NamedArray, weights: NamedWeights, name: str, axes: tuple[str, ...], dtype: DTypeLike | None = None
@@ -44,7 +55,23 @@ class Multiply:
             fp8=self.fp8,
             spans=self.spans,
         )
-        return hax.named(out, (*kept, *weight.axes[: -len(axes)]))
+        return self.adapted(hax.named(out, (*kept, *weight.axes[: -len(axes)])), x, weights, name, axes)
+
+    def adapted(
+        self, out: NamedArray, x: NamedArray, weights: NamedWeights, name: str, axes: tuple[str, ...]
+    ) -> NamedArray:
+        """Add the products of tokens with their adapters to those with a weight, if adapters update it."""
+        if self.adapters is None or name + B not in weights:
+            return out
+        kept = hax.eliminate_axes(x.axes, axes)
+        added = add_adapters(
+            out.array,
+            x.rearrange((*kept, *axes)).array,
+            SlotWeights(weights[name + A].array, weights[name + B].array, self.adapters.parts[name]),
+            self.adapters.slots,
+            self.products,
+        )
+        return hax.named(added, out.axes)
 
     def is_token(self, num_rows: int) -> Bool[Array, " row"]:
         """Return which of so many rows are tokens."""

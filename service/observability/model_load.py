@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-NO_ADAPTERS = {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""}
+ADAPTER_LABELS = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 
 
 @dataclass
@@ -21,6 +21,9 @@ class ModelLoad:
     page_size: int = 0  # tokens
     num_pages: int = 0  # 0 for a model that has no KV pages or is not loaded
     num_used_pages: int = 0
+    num_adapter_slots: int = 0
+    running_adapters: tuple[str, ...] = ()  # the names of those that sequences with a slot have
+    waiting_adapters: tuple[str, ...] = ()  # of those that others have
     updated_at: float = field(default_factory=time.time)  # Unix time, in seconds
 
     @property
@@ -28,10 +31,16 @@ class ModelLoad:
         """Share of KV pages in use, 0 to 1."""
         return self.num_used_pages / self.num_pages if self.num_pages else 0.0
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The values of `ADAPTER_LABELS`."""
+        return str(self.num_adapter_slots), ",".join(self.running_adapters), ",".join(self.waiting_adapters)
+
     def clear(self) -> None:
         """Reset all numbers when the model is unloaded."""
         self.num_running = self.num_waiting = self.num_slots = 0
-        self.page_size = self.num_pages = self.num_used_pages = 0
+        self.page_size = self.num_pages = self.num_used_pages = self.num_adapter_slots = 0
+        self.running_adapters = self.waiting_adapters = ()
 
 
 def load_exposition(loads: Mapping[str, ModelLoad]) -> bytes:
@@ -60,13 +69,17 @@ def _cache_info(load: ModelLoad) -> Sample:
     return f',block_size="{load.page_size}",num_gpu_blocks="{load.num_pages}"', 1
 
 
-_ADAPTERS = "".join(f',{name}="{value}"' for name, value in NO_ADAPTERS.items())
+def _adapters(load: ModelLoad) -> Sample:
+    pairs = zip(ADAPTER_LABELS, load.adapters, strict=True)
+    return "".join(f',{name}="{_escaped(value)}"' for name, value in pairs), load.updated_at
+
+
 _SAMPLES: Mapping[str, Callable[[ModelLoad], Sample]] = {
     "num_requests_running": lambda load: ("", load.num_running),
     "num_requests_waiting": lambda load: ("", load.num_waiting),
     "kv_cache_usage_perc": lambda load: ("", load.kv_cache_usage),
     "cache_config_info": _cache_info,
-    "lora_requests_info": lambda load: (_ADAPTERS, load.updated_at),
+    "lora_requests_info": _adapters,
 }
 
 

@@ -9,11 +9,11 @@ from itertools import product
 from typing import override
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from service.observability.exposition import OWN_PREFIX
-from service.observability.model_load import NO_ADAPTERS, ModelLoad
+from service.observability.model_load import ADAPTER_LABELS, ModelLoad
 
 LABEL = "model_name"
 
@@ -46,6 +46,20 @@ class SeriesSet:
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(f"{OWN_PREFIX}{name}", text, buckets=buckets, registry=self.registry)
+
+
+class AdapterSeries(Collector):
+    """One gauge whose labels name the adapters of running and of waiting requests, as they are when it is read."""
+
+    def __init__(self, load: ModelLoad) -> None:
+        self._load = load
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        text = "When adapters changed last; the labels name them."
+        family = GaugeMetricFamily(f"{OWN_PREFIX}lora_requests_info", text, labels=ADAPTER_LABELS)
+        family.add_metric(self._load.adapters, self._load.updated_at)
+        return [family]
 
 
 class ModelMetrics(SeriesSet):
@@ -85,8 +99,7 @@ class ModelMetrics(SeriesSet):
         self.cache_config_info = self._gauge(
             "cache_config_info", "1; the labels say tokens of a KV page and pages.", "block_size", "num_gpu_blocks"
         )
-        adapters = self._gauge("lora_requests_info", "When adapters changed last; the labels name them.", *NO_ADAPTERS)
-        adapters.labels(**NO_ADAPTERS).set_function(lambda: load.updated_at)
+        self.registry.register(AdapterSeries(load))
         self.num_preemptions = self._counter("num_preemptions", "Sequences that lost their pages and were recomputed.")
         self.engine_steps = self._counter("engine_steps", "Device steps by kind.", "kind")
         self.iteration_tokens_total = self._histogram("iteration_tokens_total", "Tokens of a device step.", STEP_TOKENS)

@@ -83,7 +83,7 @@ async def run_batch(api: ASGIApp, source: Path, target: Path, *, concurrency: in
         )
         slots = asyncio.Semaphore(concurrency)
         background = as_background(api, NO_KEY, lambda: LINE_TIMEOUT_S)
-        async with client_of(background) as client, aclosing(answers(client, todo, slots)) as answered:
+        async with client_of(background) as client, aclosing(answers(client, todo, slots, source.parent)) as answered:
             with show:
                 async for answer in answered:
                     journal.write(answer)

@@ -3,8 +3,8 @@
     IN.jsonl    {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {...}}
     OUT.jsonl   {"id": "...", "custom_id": "a", "response": {"status_code": 200, "body": {...}}, "error": null}
 
-During a run, answers are appended to OUT.jsonl.part line by line; after a kill, the next run continues after the last
-complete line.
+A recording is named as `service/api/batch/recordings.py` says. During a run, answers are appended to OUT.jsonl.part
+line by line; after a kill, the next run continues after the last complete line.
 Source: https://platform.openai.com/docs/guides/batch, https://platform.openai.com/docs/api-reference/batch/request-input
 """
 
@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from service.api.batch.lines import BadLine, BatchLine, numbered_lines, parse_line
+from service.api.batch.lines import URLS, BadLine, BatchLine, numbered_lines, parse_line
+from service.api.batch.recordings import AUDIO_URLS, check_recording
 from service.errors import ServiceError
 from service.storage.files import replace_synced, try_lock_descriptor
 from service.storage.objects import PART_SUFFIX
@@ -51,7 +52,10 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
 
 def _parse(path: Path, number: int, text: bytes | BadLine) -> BatchLine:
     try:
-        return parse_line(text)
+        line = parse_line(text, (*URLS, *AUDIO_URLS))
+        if line.url in AUDIO_URLS:
+            check_recording(line.body, path.parent)
+        return line
     except BadLine as error:
         raise BatchError(path, number, error.message) from error
 

@@ -23,7 +23,7 @@ from service.errors import (
     RequestError,
     UnknownRoute,
 )
-from service.server.admin import PREFIX, STATS_PATHS, AdminRoutes, admin_route
+from service.server.admin import ADAPTER_PATHS, PREFIX, STATS_PATHS, AdminRoutes, admin_route
 from service.server.pages import PAGES, send_page
 from service.server.service import Service
 
@@ -69,7 +69,7 @@ class EarlyAnswers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on to the API."""
-        if self._is_for_api(scope) or (scope["type"] == "http" and not await self._is_answered(scope, send)):
+        if self._is_for_api(scope) or (scope["type"] == "http" and not await self._is_answered(scope, receive, send)):
             assert self._service.api is not None, "what the API answers waits for it"
             await self._service.api(scope, receive, send)
 
@@ -80,16 +80,16 @@ class EarlyAnswers:
             return service.api is not None
         if path in IMMEDIATE_PATHS:
             return path not in METRICS_PATHS or self._has_metrics
-        is_own = path in self._pages or path in STATS_PATHS or path.startswith(PREFIX)
+        is_own = path in self._pages or path in STATS_PATHS | ADAPTER_PATHS or path.startswith(PREFIX)
         return service.decided.is_set() and not service.is_draining and not is_own
 
-    async def _is_answered(self, scope: Scope, send: Send) -> bool:
+    async def _is_answered(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer a request, after a wait if it is early; return False if it is for the API after all."""
         call, path = call_of(scope), scope["path"]
         call.route = path if path in IMMEDIATE_PATHS or path in self._pages else admin_route(path) or "early"
         try:
             if admin_route(path) is not None:
-                await send_answer(await self._admin.answer(scope), scope, send)
+                await send_answer(await self._admin.answer(scope, receive), scope, send)
             elif path in self._pages:
                 await send_page(path, scope, send)
             elif path in METRICS_PATHS and not self._has_metrics:

@@ -107,7 +107,9 @@ class Service:
         """Return the start's timeline and results as a JSON object."""
         opened = self._opened
         models = [] if opened is None else opened.pool.reports(is_used=True)
-        held = {} if opened is None else {"host_cache_bytes": opened.loader.host_cache_bytes}
+        held = {}
+        if opened is not None:
+            held = {"host_cache_bytes": opened.loader.host_cache_bytes, "adapter_bytes": opened.pool.adapter_bytes}
         return {"is_ready": self.is_ready, **self.start_progress.report(), **held, "models": models}
 
     @property

@@ -221,6 +221,21 @@ class Settings(BaseModel):
     max_num_seqs: int = Field(
         default=16, ge=1, le=1024, description="Slots: the number of sequences that run at the same time."
     )
+    max_loras: int = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="Slots on the device for adapters (LoRA), which requests of one batch use side by side. 0: none, "
+        "and each adapter is merged into a model of its own. See docs/adapters.md.",
+    )
+    max_lora_rank: int = Field(
+        default=16, ge=1, le=512, description="The largest rank of an adapter in a slot. Each slot has room for it."
+    )
+    lora_cache_bytes: int = Field(
+        default=1024**3,
+        ge=1,
+        description="Host memory, in bytes, for adapters of slots that are read once and kept, the most recently used.",
+    )
     max_prefill_tokens: int = Field(
         default=512,
         ge=16,

@@ -8,10 +8,11 @@ from service.smoke.client import Credentials, json_of
 from service.smoke.events import FINISH_REASONS, read_stream
 from service.smoke.expectations import expect_error, expect_status, expect_usage, expect_value, take
 from service.smoke.failures import CheckFailed, NotApplicable, Reply
+from service.smoke.hearing import check_hearing, hear
 from service.smoke.latency import check_latency
 from service.smoke.readiness import wait_until_ready
 from service.smoke.report import Finding
-from service.smoke.session import Check, Session
+from service.smoke.session import Check, Kind, Session
 from service.smoke.vectors import check_vectors, vectors_request
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -42,6 +43,10 @@ def check_models(session: Session) -> Finding:
     if session.requested_model is not None and session.requested_model not in served:
         raise CheckFailed(f"serves {', '.join(served)}, not {session.requested_model}", reply)
     session.model = model = session.requested_model or served[0]
+    # One that has answered before, if any, since whoever uploaded the others may not be done.
+    listed = [take(reply, document, f"data.{i}", dict) for i in range(count)]
+    adapters = sorted((e.get("state") != "ready", e["id"]) for e in listed if e.get("parent") == model)
+    session.adapter = adapters[0][1] if adapters else None
     one = session.client.get(f"/v1/models/{quote(model)}")
     expect_status(one, 200)
     expect_value(one, json_of(one), "id", (model,))
@@ -52,10 +57,10 @@ def check_models(session: Session) -> Finding:
 
 def check_errors(session: Session) -> Finding:
     """Check that invalid requests are refused in OpenAI's format, and that an unknown field is reported."""
-    client, (path, body) = session.client, _example(session)
-    expect_error(client.post(path, {**body, "model": NO_SUCH_MODEL}), 404, code="model_not_found")
-    _expect_named_field(client.post(path, {**body, NO_SUCH_FIELD: 1}))
-    expect_error(client.post(path, b'{"model":'), 400)
+    client = session.client
+    expect_error(_send_example(session, model=NO_SUCH_MODEL), 404, code="model_not_found")
+    _expect_named_field(_send_example(session, **{NO_SUCH_FIELD: "1"}))
+    expect_error(client.post(_json_route(session), b'{"model":'), 400)
     expect_error(client.get("/v1/no-such-route"), 404)
     return Finding(
         "an unknown model, broken JSON and an unknown route are refused in OpenAI's form; an unknown field is named"
@@ -111,15 +116,14 @@ def check_chat(session: Session) -> Finding:
 
 def check_stream(session: Session) -> Finding:
     """Check a stream: its end, finish reason and usage."""
-    path, body = (CHAT, _chat_body(session)) if session.takes_messages else (COMPLETIONS, _completion_body(session))
-    streamed = read_stream(session.client, path, body)
+    streamed = read_stream(session.client, *_text_request(session))
     facts = {"events": streamed.num_events, "completion_tokens": streamed.completion_tokens}
     detail = f"{_quoted(streamed.text)}, {streamed.completion_tokens} tokens in {streamed.num_events} events"
     return Finding(f"{detail}, usage, [DONE]", facts)
 
 
 def check_completions(session: Session) -> Finding:
-    """Check a completion, with log-probabilities unless the service refuses them."""
+    """Check a completion, with log-probabilities unless the service refuses them; and one by an adapter."""
     body = _completion_body(session)
     reply = session.client.post(COMPLETIONS, {**body, "logprobs": 1})
     has_logprobs = reply.status != 400
@@ -135,27 +139,52 @@ def check_completions(session: Session) -> Finding:
     if has_logprobs:
         _expect_logprobs(reply, answer)
     logprobs = "log-probabilities" if has_logprobs else "logprobs are refused by name"
-    return Finding(f"{_quoted(text)}, {count} tokens, {reason}, {logprobs}", {"has_logprobs": has_logprobs})
+    adapter = session.adapter
+    adapted = "" if adapter is None else f"; {adapter}: {_quoted(_complete_by_adapter(session, adapter))}"
+    return Finding(f"{_quoted(text)}, {count} tokens, {reason}, {logprobs}{adapted}", {"has_logprobs": has_logprobs})
+
+
+def _complete_by_adapter(session: Session, adapter: str) -> str:
+    reply = session.client.post(COMPLETIONS, {**_completion_body(session), "model": adapter})
+    expect_status(reply, 200)
+    expect_value(reply, json_of(reply), "model", (adapter,))
+    return take(reply, json_of(reply), "choices.0.text", str)
 
 
 ALL_CHECKS = (
     Check("ready", check_ready, frozenset()),
     Check("models", check_models),
-    Check("errors", check_errors),
     Check("auth", check_auth),
-    Check("chat", check_chat, frozenset({"ready", "models"}), for_generation=True),
-    Check("stream", check_stream, frozenset({"ready", "models"}), for_generation=True),
-    Check("completions", check_completions, frozenset({"ready", "models"}), for_generation=True),
-    Check("vectors", check_vectors, frozenset({"ready", "models"}), for_generation=False),
-    Check("latency", check_latency, frozenset({"ready", "models", "stream", "vectors"})),
+    Check("chat", check_chat, frozenset({"ready", "models"}), kind=Kind.TEXT),
+    Check("errors", check_errors),
+    Check("stream", check_stream, frozenset({"ready", "models"}), kind=Kind.TEXT),
+    Check("completions", check_completions, frozenset({"ready", "models"}), kind=Kind.TEXT),
+    Check("vectors", check_vectors, frozenset({"ready", "models"}), kind=Kind.VECTORS),
+    Check("hearing", check_hearing, frozenset({"ready", "models"}), kind=Kind.TRANSCRIPTS),
+    Check("latency", check_latency, frozenset({"ready", "models", "stream", "vectors", "hearing"})),
 )
 
 
-def _example(session: Session) -> tuple[str, dict[str, Any]]:
-    """Return a route and a body that suit the model."""
-    if session.generates:
-        return CHAT, _chat_body(session)
-    return vectors_request(session)
+def _send_example(session: Session, **changes: str) -> Reply:
+    """Send a request that suits the model, but for some fields; one without a chat template takes no messages."""
+    match session.kind:
+        case Kind.TEXT:
+            path, body = _text_request(session)
+            return session.client.post(path, body | changes)
+        case Kind.VECTORS:
+            path, body = vectors_request(session)
+            return session.client.post(path, body | changes)
+        case Kind.TRANSCRIPTS:
+            return hear(session, **changes)
+
+
+def _json_route(session: Session) -> str:
+    """Return a route that takes JSON."""
+    return vectors_request(session)[0] if session.kind is Kind.VECTORS else CHAT
+
+
+def _text_request(session: Session) -> tuple[str, dict[str, Any]]:
+    return (CHAT, _chat_body(session)) if session.takes_messages else (COMPLETIONS, _completion_body(session))
 
 
 def _chat_body(session: Session) -> dict[str, Any]:

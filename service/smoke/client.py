@@ -54,6 +54,14 @@ class Credentials:
 
 
 @dataclass(frozen=True)
+class Form:
+    """The fields of a form, and its file."""
+
+    fields: Mapping[str, str]
+    file: bytes
+
+
+@dataclass(frozen=True)
 class OpenAnswer:
     """An answer whose body may not have arrived yet."""
 
@@ -119,6 +127,15 @@ class Client:
         with self._send("POST", path, document, None, None, is_whole=True) as answer:
             return answer.reply
 
+    def post_form(self, path: str, fields: Mapping[str, str], file: bytes) -> Reply:
+        """Send a POST with a form of fields and a file.
+
+        Raises:
+            Unreachable: there is no answer.
+        """
+        with self._send("POST", path, Form(fields, file), None, None, is_whole=True) as answer:
+            return answer.reply
+
     @contextmanager
     def stream(self, path: str, document: Mapping[str, Any]) -> Iterator[OpenAnswer]:
         """Send a POST, and yield the answer while its body arrives.
@@ -134,7 +151,7 @@ class Client:
         self,
         method: str,
         path: str,
-        document: Mapping[str, Any] | bytes | None,
+        document: "Mapping[str, Any] | bytes | Form | None",
         credentials: Credentials | None,
         timeout_s: float | None,
         *,
@@ -142,8 +159,9 @@ class Client:
     ) -> Iterator[OpenAnswer]:
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
         credentials = self.credentials if credentials is None else credentials
-        body = document if isinstance(document, bytes | None) else json.dumps(document).encode()
-        headers = credentials.headers() | ({} if body is None else {"Content-Type": "application/json"})
+        headers, content = credentials.headers(), _content(document)
+        if "content" in content:
+            headers["Content-Type"] = "application/json"
         began_s = time.monotonic()
 
         def trace(event: str, _: Mapping[str, Any]) -> None:
@@ -156,10 +174,10 @@ class Client:
             request = self._http.build_request(
                 method,
                 self._base_url + path,
-                content=body,
                 headers=headers,
                 timeout=limit_s,
                 extensions={"trace": trace},
+                **content,
             )
             response = self._http.send(request, stream=True)
             has_begun = True
@@ -186,6 +204,19 @@ class Client:
             yield OpenAnswer(reply, began_s, response)
         finally:
             response.close()
+
+
+def _content(document: Mapping[str, Any] | bytes | Form | None) -> dict[str, Any]:
+    """Return the body of a request as httpx takes it."""
+    match document:
+        case None:
+            return {}
+        case Form(fields, file):
+            return {"data": dict(fields), "files": {"file": ("recording.wav", file)}}
+        case bytes():
+            return {"content": document}
+        case _:
+            return {"content": json.dumps(document).encode()}
 
 
 def json_of(reply: Reply) -> Any:

@@ -1,10 +1,14 @@
 """Latencies of a single client: not a benchmark, but enough to see that a deployment runs on the expected hardware."""
 
+from collections.abc import Sequence
 from statistics import median
 
 from service.smoke.events import read_stream
+from service.smoke.expectations import expect_status
+from service.smoke.failures import Reply
+from service.smoke.hearing import hear
 from service.smoke.report import Finding
-from service.smoke.session import Session
+from service.smoke.session import Kind, Session
 from service.smoke.vectors import vectors_request
 
 MAX_TOKENS = 32
@@ -13,9 +17,18 @@ QUESTION = "Count from one to thirty in words."
 
 
 def check_latency(session: Session) -> Finding:
-    """Measure the median latencies of a few sequential streams, or of complete answers for an encoder."""
-    if not session.generates:
-        return _check_vector_latency(session)
+    """Measure the median latencies of a few sequential streams, or of complete answers of a model without tokens."""
+    match session.kind:
+        case Kind.VECTORS:
+            path, body = vectors_request(session)
+            return _of_answers([session.client.post(path, body) for _ in range(session.num_requests)])
+        case Kind.TRANSCRIPTS:
+            return _of_answers([hear(session) for _ in range(session.num_requests)])
+        case Kind.TEXT:
+            return _of_streams(session)
+
+
+def _of_streams(session: Session) -> Finding:
     common = {"model": session.model_name, "max_tokens": MAX_TOKENS, "temperature": 0}
     if session.takes_messages:
         path, body = "/v1/chat/completions", {**common, "messages": [{"role": "user", "content": QUESTION}]}
@@ -42,8 +55,9 @@ def check_latency(session: Session) -> Finding:
     return Finding(detail, facts)
 
 
-def _check_vector_latency(session: Session) -> Finding:
-    path, body = vectors_request(session)
-    seconds = [session.client.post(path, body).seconds for _ in range(session.num_requests)]
-    facts = {"requests": len(seconds), "total_seconds_p50": round(median(seconds), 4)}
-    return Finding(f"median of {len(seconds)} answers: {median(seconds) * 1e3:.0f} ms", facts)
+def _of_answers(replies: Sequence[Reply]) -> Finding:
+    for reply in replies:
+        expect_status(reply, 200)
+    total_s = median(reply.seconds for reply in replies)
+    facts = {"requests": len(replies), "total_seconds_p50": round(total_s, 4)}
+    return Finding(f"median of {len(replies)} answers: {total_s * 1e3:.0f} ms", facts)

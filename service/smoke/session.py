@@ -3,10 +3,19 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from service.smoke.client import Client
 from service.smoke.failures import CheckFailed, NotApplicable
 from service.smoke.report import Finding, Outcome, Report
+
+
+class Kind(Enum):
+    """What a model makes."""
+
+    TEXT = auto()
+    VECTORS = auto()
+    TRANSCRIPTS = auto()
 
 
 @dataclass
@@ -20,6 +29,7 @@ class Session:
     requested_model: str | None = None
     report: Callable[[str], None] = lambda _: None  # shows progress
     model: str | None = None  # set by the check `models`
+    adapter: str | None = None  # of the model, set by the check `models` if one is served
     takes_messages: bool = True  # unset by the check `chat` if the model has no chat template
     capabilities: frozenset[str] | None = None  # of the model, if /v1/models lists them
     outcomes: list[Outcome] = field(default_factory=list)
@@ -29,9 +39,11 @@ class Session:
         return self.model or self.requested_model or ""
 
     @property
-    def generates(self) -> bool:
-        """Whether the model generates text; assumed if the service does not list capabilities."""
-        return self.capabilities is None or "completions" in self.capabilities
+    def kind(self) -> Kind:
+        """What the model makes; text is assumed if the service does not list capabilities."""
+        if self.capabilities is None or "completions" in self.capabilities:
+            return Kind.TEXT
+        return Kind.TRANSCRIPTS if "audio/transcriptions" in self.capabilities else Kind.VECTORS
 
 
 @dataclass(frozen=True)
@@ -41,10 +53,10 @@ class Check:
     name: str
     run: Callable[[Session], Finding]
     needs: frozenset[str] = frozenset({"ready"})
-    for_generation: bool | None = None  # whether it applies to generative models only, or to others only; None: to all
+    kind: Kind | None = None  # of the models that it applies to; None for all
 
     def applies(self, session: Session) -> bool:
-        return self.for_generation in (None, session.generates)
+        return self.kind in (None, session.kind)
 
 
 def run_checks(session: Session, checks: tuple[Check, ...]) -> Iterator[Outcome]:

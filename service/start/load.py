@@ -19,6 +19,7 @@ from service.start.tasks import (
     assemble_model,
     begin_executables,
     begin_state,
+    check_packages,
     choose_spec,
     load_text,
     load_weights,
@@ -64,6 +65,7 @@ def add_start(tasks: Tasks[StartContext], import_api: Callable[[StartContext], N
         import_api: what else the first answer waits for; it begins once the bundle is found.
     """
     devices, checkpoint, spec = add_discovery(tasks)
+    tasks.add("packages", check_packages, checkpoint, spec)
     room = tasks.add("room", make_room, spec)
     last_bundle = tasks.add("last_bundle", read_last_bundle)
     bundle = tasks.add("bundle", search_bundle, checkpoint, spec, last_bundle)

@@ -81,6 +81,8 @@ def _run(task: Callable[[_Plan], int], settings: Settings, target: str | None) -
     catalogue.refresh()
     codes = [0]
     for entry in catalogue.entries:
+        if entry.has_slot:  # its base has its executables
+            continue
         try:
             plan = _discover(settings, devices, entry, is_absent=target is not None)
             devices = plan.devices

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from service.bundles.location import local_folder
 from service.bundles.prefetch import NOTHING, PrefetchedBundle, prefetch_bundle
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.load import LoadedWeights, load_checkpoint
-from service.errors import MalformedCheckpoint, SettingsError
+from service.errors import MalformedCheckpoint, SettingsError, UnsupportedModel
 from service.models.encoders.registry import is_encoder
 from service.settings import Settings
 from service.start.context import StartContext
@@ -82,6 +83,17 @@ def choose_spec(context: StartContext, devices: Devices, checkpoint: LocatedChec
         },
     )
     return spec
+
+
+def check_packages(_: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelSpec") -> None:
+    """Check that what decodes the media of requests is installed.
+
+    Raises:
+        UnsupportedModel: it is not.
+    """
+    if spec.hears and find_spec("av") is None:
+        reason = "hears, and what decodes recordings is not installed here. Install it: pip install 'levserve[media]'."
+        raise UnsupportedModel(checkpoint.uri, reason)
 
 
 def make_room(context: StartContext, spec: "ModelSpec") -> None:

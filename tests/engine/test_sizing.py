@@ -47,6 +47,12 @@ def test_more_context_than_the_model_has_is_a_wrong_setting():
         fit(10_000_000_000, max_model_len=5000)
 
 
+def test_there_are_no_more_pages_than_the_kernel_can_address():
+    limited = replace(MODEL, max_positions=20_000)
+    wanted = {"max_num_seqs": 16, "page_size": 16, "max_prefill_tokens": 256, "max_model_len": None}
+    assert fit_engine(limited, memory_bytes=10_000_000_000, **wanted).num_pages * 16 <= 20_000
+
+
 TABLES = replace(MODEL, context_len=131_072, max_table_bytes=512 * 1024)
 
 

@@ -70,6 +70,7 @@ def test_a_tpu_has_a_kernel_of_its_own_for_8_bits(num_kv_heads, kv_dtype):
         (V5E, HeadShape(8, 256, BFLOAT16), "at most 128 dimensions, not 256"),
         (V5E, HeadShape(8, 128, np.dtype("float16")), "float16"),
         (V5E, HeadShape(8, 128, BFLOAT16, has_sinks=True), "sinks"),
+        (V5E, HeadShape(6, 64, BFLOAT16, has_memory=True), "encoder"),
         (device("metal"), HeadShape(8, 128, BFLOAT16), "metal"),
     ],
 )

@@ -152,6 +152,25 @@ def test_a_token_has_the_same_result_in_every_batch_and_every_cut_into_steps(dty
         np.testing.assert_array_equal(made, expected[:1, first:after])
 
 
+@pytest.mark.parametrize("dtype", NATIVE_CACHED_DTYPES)
+@pytest.mark.parametrize("tokens", [[1, 1, 0], [1, 0, 70], [3, 40, 2]])
+def test_every_token_sees_all_of_its_memory_and_nothing_after_it(dtype: str, tokens: list[int]):
+    """A long memory of few rows is computed in parallel splits, which many rows are not."""
+    step = Step([1500, 45, 64], tokens, (2, 3, 64), 16, dtype)
+    attend = jax.jit(
+        lambda kernel, cache: kernel.attend_memory(step.query, cache, step.paging, scale=0.125), static_argnums=0
+    )
+    expected, made = (np.asarray(attend(kernel, step.cache)) for kernel in (REFERENCE, KERNEL))
+    np.testing.assert_allclose(made[step.is_token], expected[step.is_token], atol=2e-5, rtol=0)
+    assert not made[~step.is_token].any()
+    np.testing.assert_array_equal(attend(KERNEL, step.with_dead_positions(np.nan, None)), made)
+    alone = Step([1500], tokens[:1], (2, 3, 64), 16, dtype)
+    alone.query, alone.table = step.query[:1, : tokens[0]], step.table[:1]
+    paging = alone.paging
+    of_one = jax.jit(lambda query, cache: KERNEL.attend_memory(query, cache, paging, scale=0.125))
+    np.testing.assert_array_equal(of_one(alone.query, step.cache), made[:1, : tokens[0]])
+
+
 @pytest.mark.parametrize("start", [3, 1500])
 def test_sinks_take_their_share_of_the_softmax(start: int):
     step = Step([start], [2], (2, 3, 16), 8, "float32")
@@ -213,7 +232,7 @@ def test_other_caches_and_processors_are_the_references():
 @pytest.mark.skipif(native_code() is NativeCode.AVX2, reason="these are the tests above")
 def test_all_of_this_holds_with_the_instructions_of_other_processors():
     variables = {**os.environ, "XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "PYTEST_ADDOPTS": "", "PYTEST_XDIST_WORKER": ""}
-    names = "every_shape or every_batch or prefix or nan_of"
+    names = "every_shape or every_batch or every_token or prefix or nan_of"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__, "-k", names]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

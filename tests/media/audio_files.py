@@ -30,14 +30,14 @@ def tone(seconds: float, rate: int = SAMPLING_RATE, hertz: float = 440.0) -> np.
     return (12000 * np.sin(2 * np.pi * hertz * np.arange(int(seconds * rate)) / rate)).astype(np.int16)
 
 
-def audio_file(kind: str, samples: np.ndarray, rate: int = SAMPLING_RATE) -> bytes:
-    """Return a file of this kind."""
+def audio_file(kind: str, samples: np.ndarray, rate: int = SAMPLING_RATE, *, layout: str = "mono") -> bytes:
+    """Return a file of this kind, the same samples in all channels."""
     container_format, codec = ENCODERS[kind]
     output = io.BytesIO()
     with av.open(output, "w", format=container_format) as container:
-        stream = container.add_stream(codec, rate=48000 if "opus" in codec else rate, layout="mono")
+        stream = container.add_stream(codec, rate=48000 if "opus" in codec else rate, layout=layout)
         resampler = av.AudioResampler(
-            format=stream.format, layout="mono", rate=stream.rate, frame_size=stream.codec_context.frame_size or None
+            format=stream.format, layout=layout, rate=stream.rate, frame_size=stream.codec_context.frame_size or None
         )
         frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
         frame.sample_rate = rate

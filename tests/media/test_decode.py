@@ -4,6 +4,7 @@ import random
 import struct
 
 import numpy as np
+import psutil
 import pytest
 
 from service.errors import AudioTooLaborious, AudioTooLong, UnreadableAudio
@@ -91,6 +92,12 @@ def test_other_content_is_refused_with_its_reason(process, content, reason):
     assert len(str(refused.value)) < 200
 
 
+def test_channels_that_change_while_it_plays_are_refused(process):
+    changing = audio_file("mp3", SECOND) + audio_file("mp3", SECOND, layout="stereo")
+    with pytest.raises(UnreadableAudio, match=r"decoded|changes"):
+        decode(process, changing)
+
+
 def test_a_video_is_refused(process):
     with pytest.raises(UnreadableAudio, match="video"):
         decode(process, video())
@@ -116,6 +123,15 @@ def test_no_mutated_file_ends_the_process(process):
         except (UnreadableAudio, AudioTooLong):
             continue
     assert process.num_starts == starts
+
+
+def test_a_file_leaves_no_memory_behind(process):
+    content = audio_file("wav", SECOND)
+    sizes = []
+    for _ in range(20):
+        decode(process, content)
+        sizes.append(psutil.Process(process.pid).memory_info().data)
+    assert sizes[-1] - sizes[1] < 2**25
 
 
 @pytest.mark.parametrize("answer", ANSWERS)

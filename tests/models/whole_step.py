@@ -40,16 +40,21 @@ class WholeStep:
         return [self._model.initial_cache(layout, layer) for layer in self._layers]
 
     def __call__(
-        self, weights: dict[str, jax.Array], caches: list[Any], token_ids: Int[Array, "seq token"], paging: Paging
+        self,
+        weights: dict[str, jax.Array],
+        caches: list[Any],
+        token_ids: Int[Array, "seq token"],
+        paging: Paging,
+        adapters: Int[Array, " token"] | None = None,
     ) -> tuple[Float[Array, "seq token vocab"], list[Any]]:
-        """Run all layers over some tokens."""
+        """Run all layers over some tokens, each with the adapter of its slot."""
         shape = token_ids.shape
         hidden, rotation = self._run("embed", self._embed, weights, token_ids, paging)
         new_caches = []
         for layer, cache in zip(self._layers, caches, strict=True):
             of_layer = [weights[name] for name in layer.weights]
             run_layer = functools.partial(self._model.run_layer_group, layer)
-            inputs = LayerGroupInputs(hidden, rotation, Regions.of_prompts(paging))
+            inputs = LayerGroupInputs(hidden, rotation, Regions.of_prompts(paging), adapters=adapters)
             hidden, new_cache = self._run(layer.kind, run_layer, of_layer, cache, inputs)
             new_caches.append(new_cache)
         logits = self._run("logits", self._logits, weights, hidden)

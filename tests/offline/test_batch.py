@@ -1,6 +1,7 @@
 """Batch files against the real API over a scripted engine."""
 
 import asyncio
+import base64
 import io
 import json
 
@@ -9,6 +10,7 @@ import pytest
 from service.errors import EngineStopped
 from service.offline.batch import run_batch
 from service.offline.batch_file import BatchError, Journal, read_lines
+from tests.api.hearing.scripted_speech import MODEL, SECOND, SpeechService
 
 
 def write(path, lines) -> None:
@@ -73,6 +75,31 @@ def test_a_refusal_is_an_answer(tmp_path):
     assert answers(tmp_path / "out.jsonl")["bad"]["status_code"] == 400
 
 
+def of_recording(custom_id: str, file_url: str, **body):
+    body = {"model": MODEL, "file_url": file_url} | body
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/audio/transcriptions", "body": body}
+
+
+def test_recordings_are_heard_from_files_and_from_lines(tmp_path):
+    (tmp_path / "monday.wav").write_bytes(SECOND)
+    inline = f"data:audio/wav;base64,{base64.b64encode(SECOND).decode()}"
+    verbose = {"response_format": "verbose_json", "timestamp_granularities": ["segment", "word"], "vad_filter": False}
+    lines = [
+        of_recording("file", "file:monday.wav", **verbose),
+        of_recording("inline", inline, response_format="srt", language=None),
+        of_recording("broken", f"data:audio/wav;base64,{base64.b64encode(b'text').decode()}"),
+        of_recording("garbled", "data:audio/wav;base64,*"),
+    ]
+    write(tmp_path / "in.jsonl", lines)
+    tally = run(SpeechService(max_audio_bytes=2**20).app, tmp_path / "in.jsonl", tmp_path / "out.jsonl")
+    result = answers(tmp_path / "out.jsonl")
+    assert (result["file"]["body"]["text"], len(result["file"]["body"]["words"])) == ("Hello world", 2)
+    assert result["inline"]["body"]["text"].startswith("1\n00:00:00,000 --> ")
+    assert result["broken"]["body"]["error"]["param"] == "file"
+    assert result["garbled"]["body"]["error"]["param"] == "body.file_url"
+    assert (tally.num_done, tally.num_refused) == (4, 2)
+
+
 def test_a_run_that_failed_goes_on_where_it_stopped_and_does_no_line_twice(tmp_path):
     write(tmp_path / "in.jsonl", [line(f"n{i}") for i in range(20)])
     with pytest.raises(EngineStopped, match="the engine failed at 'n10': gone"):
@@ -111,6 +138,9 @@ def test_a_complete_output_is_never_overwritten(tmp_path):
         (json.dumps(line("b") | {"url": "/v1/moderations"}), "line 2: Invalid 'url': it must be one of"),
         (json.dumps(line("b") | {"body": 3}), "line 2: Invalid 'body': it must be an object"),
         (json.dumps(line("b", stream=True)), "line 2: Invalid 'body.stream': a batch cannot have a stream"),
+        (json.dumps(of_recording("b", "file:no.wav")), "line 2: Invalid 'body.file_url': there is no file"),
+        (json.dumps(of_recording("b", "https://example.com/a.wav")), "line 2: Invalid 'body.file_url': it must be a f"),
+        (json.dumps(of_recording("b", 3)), "line 2: Missing required parameter: 'body.file_url'"),
     ],
 )
 def test_a_bad_line_is_named_before_anything_runs(tmp_path, bad, reason):

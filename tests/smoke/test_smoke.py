@@ -65,7 +65,7 @@ def test_all_is_green_with_a_line_a_check(smoke):
     ran = smoke(StandIn())
     assert ran.code == 0, ran.out
     assert set(ran.statuses.values()) == {"ok"}
-    assert list(ran.statuses) == ["ready", "models", "errors", "auth", "chat", "stream", "completions", "latency"]
+    assert list(ran.statuses) == ["ready", "models", "auth", "chat", "errors", "stream", "completions", "latency"]
     assert "at once; its start took 3.2 s, weights 2.5, warm 0.5" in ran.out
     assert "log-probabilities" in ran.out
     assert ran.out.splitlines()[-1].startswith("green: 8 passed, in ")

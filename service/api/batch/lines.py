@@ -5,7 +5,7 @@
 Source: https://platform.openai.com/docs/api-reference/batch/request-input
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -49,8 +49,12 @@ def numbered_lines(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes 
             yield number, text
 
 
-def parse_line(text: bytes | BadLine) -> BatchLine:
+def parse_line(text: bytes | BadLine, urls: Collection[str] = URLS) -> BatchLine:
     """Return the request of a line that `numbered_lines` found.
+
+    Args:
+        text: the line.
+        urls: the routes that it may ask.
 
     Raises:
         BadLine: it is none.
@@ -73,8 +77,8 @@ def parse_line(text: bytes | BadLine) -> BatchLine:
         raise BadLine("invalid_value", "Invalid 'custom_id': it must be a string.", "custom_id")
     if value["method"] != "POST":
         raise BadLine("invalid_method", "Invalid 'method': it must be 'POST'.", "method")
-    if value["url"] not in URLS:
-        raise BadLine("invalid_url", f"Invalid 'url': it must be one of {', '.join(URLS)}.", "url")
+    if value["url"] not in urls:
+        raise BadLine("invalid_url", f"Invalid 'url': it must be one of {', '.join(urls)}.", "url")
     body = value["body"]
     if not isinstance(body, dict):
         raise BadLine("invalid_value", "Invalid 'body': it must be an object.", "body")

@@ -2,17 +2,21 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api.batch.lines import BatchLine
+from service.api.batch.lines import BadLine, BatchLine
+from service.api.batch.recordings import AUDIO_URLS, form_fields, read_recording
 from service.api.http.call import CALL, Call
 from service.errors import EngineStopped
 
 TOO_MANY, UNAVAILABLE = 429, 503
+JSON = "application/json"
 
 
 def client_of(api: ASGIApp) -> httpx.AsyncClient:
@@ -39,7 +43,7 @@ def as_background(api: ASGIApp, owner: str, timeout_s: Callable[[], float]) -> A
 
 
 async def answers(
-    client: httpx.AsyncClient, lines: Iterator[BatchLine], slots: asyncio.Semaphore
+    client: httpx.AsyncClient, lines: Iterator[BatchLine], slots: asyncio.Semaphore, folder: Path | None = None
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the answers in the order in which they complete, as lines of an output file.
 
@@ -49,6 +53,7 @@ async def answers(
         client: a client of the app that answers.
         lines: the requests.
         slots: one is held by each request in flight.
+        folder: where the recordings that lines name are; None for lines without any.
 
     Raises:
         EngineStopped: the engine failed.
@@ -59,7 +64,7 @@ async def answers(
         while next_line is not None or in_flight:
             while next_line is not None and not (slots.locked() and in_flight):
                 await slots.acquire()
-                task = asyncio.create_task(_answer(client, next_line))
+                task = asyncio.create_task(_answer(client, next_line, folder))
                 task.add_done_callback(lambda _: slots.release())
                 in_flight.add(task)
                 next_line = next(lines, None)
@@ -72,13 +77,32 @@ async def answers(
         await asyncio.gather(*in_flight, return_exceptions=True)
 
 
-async def _answer(client: httpx.AsyncClient, line: BatchLine) -> dict[str, Any]:
+async def _answer(client: httpx.AsyncClient, line: BatchLine, folder: Path | None) -> dict[str, Any]:
+    try:
+        send = await _sender(client, line, folder)
+    except BadLine as error:
+        document = {"message": error.message, "type": "invalid_request_error", "param": error.param, "code": error.code}
+        return _answered(line, 400, None, {"error": document})
     # An encoder counts the requests of batches among those that it holds at once.
-    while (reply := await client.post(line.url, json=line.body)).status_code == TOO_MANY:
+    while (reply := await send()).status_code == TOO_MANY:
         await asyncio.sleep(float(reply.headers["retry-after"]))
-    body = reply.json()
+    is_text = reply.headers.get("content-type", JSON).partition(";")[0] != JSON
+    body: Any = {"text": reply.text} if is_text else reply.json()
     if reply.status_code == UNAVAILABLE:  # of the whole service, not of this request
         raise EngineStopped(f"the engine failed at {line.custom_id!r}: {body['error']['message']}")
-    request_id = reply.headers.get("x-request-id") or f"req_{uuid.uuid4().hex}"
-    response = {"status_code": reply.status_code, "request_id": request_id, "body": body}
+    return _answered(line, reply.status_code, reply.headers.get("x-request-id"), body)
+
+
+async def _sender(
+    client: httpx.AsyncClient, line: BatchLine, folder: Path | None
+) -> Callable[[], Awaitable[httpx.Response]]:
+    """Return what sends the request of a line."""
+    if line.url not in AUDIO_URLS or folder is None:
+        return partial(client.post, line.url, json=line.body)
+    content = await asyncio.to_thread(read_recording, line.body, folder)
+    return partial(client.post, line.url, data=form_fields(line.body), files={"file": ("recording", content)})
+
+
+def _answered(line: BatchLine, status: int, request_id: str | None, body: dict[str, Any]) -> dict[str, Any]:
+    response = {"status_code": status, "request_id": request_id or f"req_{uuid.uuid4().hex}", "body": body}
     return {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": line.custom_id, "response": response, "error": None}

@@ -61,7 +61,7 @@ def submit(
     body.check_token_ids(model.vocab_size)
     call.log_user(body.end_user)
     call.log_fields["stream"] = body.stream
-    call.api.metrics.of_model(model.name).request_params_n.observe(body.n)
+    call.api.metrics.of_model(model.series_name).request_params_n.observe(body.n)
     stop_ids = _stop_ids(body, model, more_stop_ids)
     limits = [
         max_tokens_of(call, model, body, prompt_ids, param=param, default=default_max_tokens) for prompt_ids in prompts
@@ -80,6 +80,7 @@ def submit(
         cache_salt=cache_salt,
         num_prompt_logprobs=body.num_prompt_logprobs,
         media=media,
+        adapter=model.adapter,
     )
     answer_id, random_seed = f"{prefix}{uuid.uuid4().hex}", secrets.randbits(63)
     requests = [

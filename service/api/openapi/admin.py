@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from service.api.openapi.answer_object import AnswerObject
 from service.api.openapi.responses import json_content, reference
+from service.api.schema.adapters import AdapterRequest
 
 SCHEME = "operator"  # the name of the security scheme
 SECURITY = {"type": "http", "scheme": "bearer", "description": "ADMIN_API_KEY; without it the routes do not exist."}
@@ -17,7 +18,7 @@ class AdministeredModel(AnswerObject):
     uri: str
     """Of the checkpoint that is loaded, or will be."""
     adapter_uri: str | None
-    """Of the adapter that is merged into it; null for none."""
+    """Of the adapter that is merged into it, or takes a slot of its base; null for none."""
     state: Literal["available", "loading", "ready", "unloading"]
     is_leaving: bool
     """Whether it takes no further requests and goes when the last one has ended."""
@@ -51,6 +52,14 @@ class AdministeredModels(AnswerObject):
     data: list[AdministeredModel]
 
 
+class RemovedAdapter(AnswerObject):
+    """The answer of POST /v1/unload_lora_adapter."""
+
+    id: str
+    object: Literal["model"]
+    deleted: bool
+
+
 def admin_paths() -> dict[str, dict[str, Any]]:
     """Return the operator's routes by path."""
     model, models = reference("AdministeredModel"), reference("AdministeredModels")
@@ -63,6 +72,12 @@ def admin_paths() -> dict[str, dict[str, Any]]:
         "/admin/unload/{model}": {
             "post": _of_model("Unload a model once its open requests have ended, or end its load", model, 200)
         },
+        "/v1/load_lora_adapter": {
+            "post": _of_adapter("Serve an adapter of the catalogue's folder under a name", model)
+        },
+        "/v1/unload_lora_adapter": {
+            "post": _of_adapter("End the serving of an adapter that was loaded so", reference(RemovedAdapter.__name__))
+        },
     }
 
 
@@ -70,6 +85,13 @@ def _of_model(summary: str, schema: dict[str, Any], *statuses: int) -> dict[str,
     name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     name["description"] = "Its name or an alias; slashes stay as they are."
     return {**_operation(summary, schema, *statuses), "parameters": [name]}
+
+
+def _of_adapter(summary: str, schema: dict[str, Any]) -> dict[str, Any]:
+    operation = _operation(summary, schema)
+    operation["requestBody"] = {"required": True, "content": json_content(reference(AdapterRequest.__name__))}
+    operation["responses"]["400"] = {"content": json_content(reference("Error"))}
+    return operation
 
 
 def _operation(summary: str, schema: dict[str, Any], *statuses: int) -> dict[str, Any]:

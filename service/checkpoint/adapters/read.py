@@ -19,7 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 def read_updates(
-    adapter: LocatedAdapter, specs: Sequence[WeightSpec], limits: LoadLimits, max_rank: int | None = None
+    adapter: LocatedAdapter,
+    specs: Sequence[WeightSpec],
+    limits: LoadLimits,
+    max_rank: int | None = None,
+    slot_dtype: np.dtype | None = None,
 ) -> dict[str, LowRankUpdate]:
     """Read the updates of a model's weights, by the names of the model's tensors.
 
@@ -28,6 +32,7 @@ def read_updates(
         specs: the weights of the model.
         limits: the resources of the load.
         max_rank: the limit on ranks; None for none.
+        slot_dtype: of the slot that the adapter is for; None if it is merged into the weights.
 
     Raises:
         RefusedAdapter: the adapter is of another model, of a kind that is not served, or not finite.
@@ -42,7 +47,7 @@ def read_updates(
         cancelled=limits.cancelled,
     ) as opened:
         [header] = read_headers(opened.files, opened.budget)
-        layers = match_tensors(adapter, header.entries, specs, max_rank)
+        layers = match_tensors(adapter, header.entries, specs, max_rank, is_merged=slot_dtype is None)
         target = WeightTarget(tuple(s for layer in layers for s in layer.specs), None, limits.max_staging_bytes)
         streamed = stream_weights(target, opened.files, opened.progress, opened.budget)
         opened.cache_copies(streamed.file_sums, streamed.disk_fault)
@@ -50,7 +55,9 @@ def read_updates(
     # All arrays are parts of one allocation, which ends with the last of them.
     arrays = {name: np.asarray(array) for name, array in streamed.weights.items()}
     dtypes = {source.name: spec.dtype for spec in specs for source in spec.sources}
-    updates = {layer.tensor.name: _update(adapter, layer, arrays, dtypes[layer.tensor.name]) for layer in layers}
+    updates = {
+        layer.tensor.name: _update(adapter, layer, arrays, slot_dtype or dtypes[layer.tensor.name]) for layer in layers
+    }
     facts = {"uri": adapter.uri, "base": adapter.config.base, "layers": len(layers)}
     logger.info("read an adapter", extra={**facts, "max_rank": max(layer.rank for layer in layers)})
     return updates
@@ -68,7 +75,7 @@ def _update(
         update = LowRankUpdate(arrays[first.name], arrays[second.name] * np.float32(layer.scale))
     # Weights in 8 bits have scales, so they hold what float32 does.
     limit = float(ml_dtypes.finfo(dtype if dtype.itemsize > 1 else FLOAT32).max)
-    if not update.bound < limit:
+    if not max(update.bound, *(np.abs(part).max() for part in (update.a, update.b))) < limit:
         reason = f"its product with {first.name!r} may reach {update.bound:.3g}; {dtype.name} holds up to {limit:.3g}"
         raise RefusedAdapter(adapter.uri, WEIGHTS, second.name, reason)
     return update

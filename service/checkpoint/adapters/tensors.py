@@ -49,6 +49,8 @@ def match_tensors(
     entries: Mapping[str, TensorEntry],
     specs: Sequence[WeightSpec],
     max_rank: int | None = None,
+    *,
+    is_merged: bool = True,
 ) -> list[LayerUpdate]:
     """Match an adapter's tensors with the layers of a model.
 
@@ -57,6 +59,7 @@ def match_tensors(
         entries: the header of its file.
         specs: the weights of the model.
         max_rank: the limit on ranks; None for none.
+        is_merged: whether weights are updated, and not products with them.
 
     Raises:
         RefusedAdapter: a tensor is of another model, lacks its partner, or is not an update of a linear layer.
@@ -71,12 +74,12 @@ def match_tensors(
         tensor = layers.get(bare_name(f"{module}{SUFFIX}"))
         if tensor is None:
             raise RefusedAdapter(adapter.uri, WEIGHTS, f"{PREFIX}{module}", _unserved(adapter, module, others))
-        if tensor.is_int8:
+        if tensor.is_int8 and is_merged:
             reason = f"the checkpoint stores {tensor.name!r} in int8, which takes no update. Merge before quantizing"
             raise RefusedAdapter(adapter.uri, WEIGHTS, f"{PREFIX}{module}", reason)
         rank = adapter.config.rank_of(module)
         if max_rank is not None and rank > max_rank:
-            raise RefusedAdapter(adapter.uri, WEIGHTS, module, f"has rank {rank}; the limit is {max_rank}")
+            raise RefusedAdapter(adapter.uri, WEIGHTS, module, f"has rank {rank}; MAX_LORA_RANK is {max_rank}")
         found.append(LayerUpdate(tensor, module, rank, adapter.config.scale_of(module)))
         _check_shapes(adapter, found[-1], entries)
     return found

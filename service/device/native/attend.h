@@ -370,7 +370,7 @@ bool Attend(const Attention& a, const QueryRows& rows, int64_t first, int64_t af
   }
   memset(work.total, 0, rows.count * dims * sizeof(float));
   for (int64_t row = 0; row < rows.count; ++row) {
-    work.total_high[row] = a.sinks[rows.kv_head * a.group + (rows.first + row) % a.group];
+    work.total_high[row] = rows.Sink(a, rows.first + row);
     work.total_weight[row] = 1;
   }
   while (first < after) {
@@ -390,7 +390,7 @@ void Merge(const Attention& a, const QueryRows& rows, const float* partials, int
   float total[kMaxHeadDim];
   for (int64_t row = 0; row < rows.count; ++row) {
     memset(total, 0, sizeof total);
-    float high = a.sinks[rows.kv_head * a.group + (rows.first + row) % a.group], weight = 1;
+    float high = rows.Sink(a, rows.first + row), weight = 1;
     for (int64_t split = 0; split < num_splits; ++split) {
       const float* const partial = partials + (split * rows.count + row) * PartialSize(a);
       MergeRow(a.head_dim, partial + 2, partial[0], partial[1], total, &high, &weight);

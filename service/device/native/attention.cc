@@ -1,4 +1,5 @@
-// The custom call: writes the keys and values of new tokens into their pages, and attends over them.
+// The custom calls: one writes the keys and values of new tokens into their pages and attends over them, the other
+// attends to a memory in pages that it leaves alone.
 
 #include "attention.h"
 
@@ -170,6 +171,19 @@ AttendRows ChooseAttend(const AttentionKernels& kernels, int type) {
   }
 }
 
+const float* Floats(const Buffer* buffer) { return static_cast<const float*>(buffer->data); }
+const int32_t* Integers(const Buffer* buffer) { return static_cast<const int32_t*>(buffer->data); }
+
+// Writes the new tokens and attends from all.
+Error* Run(const CallFrame& call, const Attention& a, int type, const Tokens& tokens) {
+  const AttendRows attend = attention_kernels == nullptr ? nullptr : ChooseAttend(*attention_kernels, type);
+  if (attend == nullptr || a.head_dim > kMaxHeadDim)
+    return Fail(call, kInvalidArgument, "attention in C++ does not take these keys and values");
+  ParallelBlocks(call, tokens.CountBlocks(), Tokens::Write, &tokens);
+  if (AttendAll(call, a, attend, attention_kernels->merge)) return nullptr;
+  return Fail(call, kResourceExhausted, "no memory for attention");
+}
+
 }  // namespace
 
 extern "C" {
@@ -185,18 +199,16 @@ EXPORT Error* levserve_paged_attention(const CallFrame* call) {
   Buffer* const* const results = call->results.buffers;
   const int num_arrays = static_cast<int>(call->results.count - 1);
   const Buffer &query = *arguments[0], &table = *arguments[3], &pages = *results[1];
-  const auto floats = [](const Buffer* buffer) { return static_cast<const float*>(buffer->data); };
-  const auto ints = [](const Buffer* buffer) { return static_cast<const int32_t*>(buffer->data); };
   const bool has_scales = num_arrays == 4;
-  const Attention a{floats(&query),
+  const Attention a{Floats(&query),
                     static_cast<const char*>(results[1]->data),
                     static_cast<const char*>(results[2]->data),
-                    has_scales ? floats(results[3]) : nullptr,
-                    has_scales ? floats(results[4]) : nullptr,
-                    ints(arguments[1]),
-                    ints(arguments[2]),
-                    ints(&table),
-                    floats(arguments[6]),
+                    has_scales ? Floats(results[3]) : nullptr,
+                    has_scales ? Floats(results[4]) : nullptr,
+                    Integers(arguments[1]),
+                    Integers(arguments[2]),
+                    Integers(&table),
+                    Floats(arguments[6]),
                     static_cast<float*>(results[0]->data),
                     query.dims[0],
                     query.dims[1],
@@ -205,20 +217,47 @@ EXPORT Error* levserve_paged_attention(const CallFrame* call) {
                     query.dims[4],
                     pages.dims[2],
                     table.dims[1],
-                    *ints(arguments[4]),
-                    *floats(arguments[5])};
-  const AttendRows attend = attention_kernels == nullptr ? nullptr : ChooseAttend(*attention_kernels, pages.dtype);
-  if (attend == nullptr || a.head_dim > kMaxHeadDim)
-    return Fail(*call, kInvalidArgument, "attention in C++ does not take these keys and values");
+                    *Integers(arguments[4]),
+                    *Floats(arguments[5]),
+                    false};
   Tokens tokens{a, pages.dims[0], {}, num_arrays};
   for (int i = 0; i < num_arrays; ++i) {
     const Buffer& from = *arguments[7 + i];
     const int64_t bytes = ElementBytes(from.dtype) * from.dims[3];
     tokens.arrays[i] = {static_cast<const char*>(from.data), static_cast<char*>(results[1 + i]->data), bytes};
   }
-  ParallelBlocks(*call, tokens.CountBlocks(), Tokens::Write, &tokens);
-  if (AttendAll(*call, a, attend, attention_kernels->merge)) return nullptr;
-  return Fail(*call, kResourceExhausted, "no memory for attention");
+  return Run(*call, a, pages.dtype, tokens);
+}
+
+// (query: float32 [seq, token, kv_head, group, head_dim], length, num_tokens: int32 [seq], page_table: int32 [seq, page],
+//  pages of keys and values [page, kv_head, position, head_dim]) -> float32 as the query
+// In 8 bits the scales of keys and values follow them, with 1 for head_dim.
+EXPORT Error* levserve_memory_attention(const CallFrame* call) {
+  if (AnswersVersion(*call)) return nullptr;
+  Buffer* const* const arguments = call->arguments.buffers;
+  const Buffer &query = *arguments[0], &table = *arguments[3], &pages = *arguments[4];
+  const bool has_scales = call->arguments.count == 8;
+  const Attention a{Floats(&query),
+                    static_cast<const char*>(pages.data),
+                    static_cast<const char*>(arguments[5]->data),
+                    has_scales ? Floats(arguments[6]) : nullptr,
+                    has_scales ? Floats(arguments[7]) : nullptr,
+                    Integers(arguments[1]),
+                    Integers(arguments[2]),
+                    Integers(&table),
+                    nullptr,
+                    static_cast<float*>(call->results.buffers[0]->data),
+                    query.dims[0],
+                    query.dims[1],
+                    query.dims[2],
+                    query.dims[3],
+                    query.dims[4],
+                    pages.dims[2],
+                    table.dims[1],
+                    INT32_MAX,
+                    0,
+                    true};
+  return Run(*call, a, pages.dtype, Tokens{a, pages.dims[0], {}, 0});
 }
 
 }  // extern "C"

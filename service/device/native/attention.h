@@ -4,28 +4,35 @@
 
 namespace levserve {
 
-// Causal attention with grouped heads over pages of keys and values.
+// Attention with grouped heads over pages of keys and values: causal, or of every token to all positions of a memory.
 struct Attention {
   const float* query;  // [seq, token, kv_head, group, head_dim], multiplied by the factor of scores
   const char *keys, *values;                  // [page, kv_head, position, head_dim]
   const float *key_scales, *value_scales;     // [page, kv_head, position]; null unless the cache has 8 bits
-  const int32_t *start, *num_tokens;          // [seq]
+  const int32_t *start, *num_tokens;          // [seq]; `start` is a memory's length
   const int32_t* page_table;                  // [seq, page]
-  const float* sinks;                         // [kv_head, group]: scores that take their share for nothing
+  const float* sinks;  // [kv_head, group]: scores that take their share for nothing; null for none
   float* out;                                 // as the query
   int64_t num_seqs, width, num_kv_heads, group, head_dim, page_size, table_width;
   int64_t window;  // visible positions, a token's own included
   float soft_cap;  // 0 for none
+  bool is_memory;
 };
+
+constexpr float kNoSink = -1e30f;  // a score whose share is below the rounding of the others
 
 // Some of the queries of a sequence that share a KV head, in the order of tokens: row `r` is of token `r / group`.
 struct QueryRows {
   int64_t seq, kv_head, first, count;
 
-  int64_t Position(const Attention& a, int64_t row) const { return a.start[seq] + row / a.group; }
+  // Of the last position that a row sees.
+  int64_t Position(const Attention& a, int64_t row) const { return a.start[seq] + (a.is_memory ? -1 : row / a.group); }
   int64_t FirstVisible(const Attention& a, int64_t row) const {
     const int64_t first = Position(a, row) - a.window + 1;
     return first > 0 ? first : 0;
+  }
+  float Sink(const Attention& a, int64_t row) const {
+    return a.sinks == nullptr ? kNoSink : a.sinks[kv_head * a.group + row % a.group];
   }
 };
 

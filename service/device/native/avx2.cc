@@ -6,6 +6,7 @@
 
 #include "dot.h"
 #include "quantize.h"
+#include "update.h"
 
 namespace levserve {
 namespace {
@@ -35,7 +36,7 @@ struct Float32 {
   using X = float;
   using W = float;
   using Sums = Floats;
-  static constexpr int kStep = 8, kTokens = 2;
+  static constexpr int kStep = 8, kTokens = 2, kUpdateVectors = 2;
 
   static INLINE __m256 LoadX(const float* x) { return _mm256_loadu_ps(x); }
   static INLINE __m256 LoadW(const float* w) { return _mm256_loadu_ps(w); }
@@ -80,7 +81,7 @@ TokenScale QuantizeToken(const Product& p, const float* token, int64_t index, vo
 
 }  // namespace
 
-const Processor kAvx2 = {Dot<Float32>, Dot<BFloat16>, Dot<Int8>, QuantizeToken, sizeof(Int8::X), 1};
+const Processor kAvx2 = {Dot<Float32>, Dot<BFloat16>, Dot<Int8>, QuantizeToken, sizeof(Int8::X), 1, AddUpdate<Float32>};
 
 }  // namespace levserve
 

@@ -6,6 +6,7 @@
 
 #include "dot.h"
 #include "quantize.h"
+#include "update.h"
 
 namespace levserve {
 namespace {
@@ -40,7 +41,7 @@ struct Float32 {
   using X = float;
   using W = float;
   using Sums = Floats;
-  static constexpr int kStep = 16, kTokens = 4;
+  static constexpr int kStep = 16, kTokens = 4, kUpdateVectors = 4;
 
   static INLINE __m512 LoadX(const float* x) { return _mm512_loadu_ps(x); }
   static INLINE __m512 LoadW(const float* w) { return _mm512_loadu_ps(w); }
@@ -180,7 +181,8 @@ TokenScale QuantizeToken(const Product& p, const float* token, int64_t index, vo
 
 }  // namespace
 
-const Processor kAvx512 = {Dot<Float32>, Dot<BFloat16>, MultiplyInt8, QuantizeToken, sizeof(uint8_t), kPanelTokens};
+const Processor kAvx512 = {Dot<Float32>, Dot<BFloat16>, MultiplyInt8, QuantizeToken, sizeof(uint8_t), kPanelTokens,
+                           AddUpdate<Float32>};
 
 }  // namespace levserve
 

@@ -21,12 +21,14 @@ INT8_TARGET = "levserve_linear_int8"
 GROUPED_FLOAT32_TARGET = "levserve_grouped_float32"
 GROUPED_BFLOAT16_TARGET = "levserve_grouped_bfloat16"
 GROUPED_INT8_TARGET = "levserve_grouped_int8"
+ADAPTERS_TARGET = "levserve_adapters"
 ATTENTION_TARGET = "levserve_paged_attention"
+MEMORY_ATTENTION_TARGET = "levserve_memory_attention"
 ZEROS_TARGET = "levserve_lazy_zeros"
 TARGETS = (
     *(FLOAT32_TARGET, BFLOAT16_TARGET, INT8_TARGET),
     *(GROUPED_FLOAT32_TARGET, GROUPED_BFLOAT16_TARGET, GROUPED_INT8_TARGET),
-    *(ATTENTION_TARGET, ZEROS_TARGET),
+    *(ADAPTERS_TARGET, ATTENTION_TARGET, MEMORY_ATTENTION_TARGET, ZEROS_TARGET),
 )
 
 _MAX_ISA = "--xla_cpu_max_isa="

@@ -15,6 +15,15 @@ struct Product {
   int64_t num_tokens, num_in, num_out;
 };
 
+// What is added to rows of a result: products of narrow rows with a matrix.
+struct Update {
+  const float* narrow;    // [num_tokens, stride], of which the first `rank` are used
+  const float* b;         // [rank, num_out]
+  float* out;             // [.., num_out]
+  const int32_t* tokens;  // [num_tokens]: the rows of the result
+  int64_t num_tokens, stride, rank, num_out;
+};
+
 struct TokenScale {
   float scale;
   int32_t offset;
@@ -23,6 +32,9 @@ struct TokenScale {
 // Multiplies the rows [first, after) of the weight.
 using MultiplyRows = void (*)(const Product& product, int64_t first_row, int64_t after_row);
 
+// Adds to the columns [first, after).
+using AddColumns = void (*)(const Update& update, int64_t first_column, int64_t after_column);
+
 // The products of one kind of processor.
 struct Processor {
   MultiplyRows multiply_float32, multiply_bfloat16, multiply_int8;
@@ -30,6 +42,7 @@ struct Processor {
   TokenScale (*quantize)(const Product& product, const float* token, int64_t index, void* values);
   int64_t value_bytes;      // of a value that `quantize` writes
   int64_t multiple_tokens;  // there is room for a multiple of these
+  AddColumns add_update;
 };
 
 extern const Processor kAvx2, kAvx512;

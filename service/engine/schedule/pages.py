@@ -179,9 +179,16 @@ class SequencePages:
         extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size, sequence.request.media)
 
 
-def root_key(salt: bytes, digest: bytes = b"") -> bytes:
-    """Return the key that precedes the first page's; `digest` is that of the sequence's memory."""
-    return page_key(len(salt).to_bytes(4, "big") + salt, digest)
+def root_key(salt: bytes, digest: bytes = b"", adapter: bytes = b"") -> bytes:
+    """Return the key that precedes the first page's.
+
+    Args:
+        salt: the request's.
+        digest: of the sequence's memory; empty for none.
+        adapter: the digest of its adapter; empty for none.
+    """
+    parts = (salt, adapter)
+    return page_key(b"".join(len(part).to_bytes(4, "big") + part for part in parts), digest)
 
 
 def page_key(previous: bytes, content: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from service.engine.schedule.adapter_slots import AdapterWrite
 from service.engine.schedule.memory import EncoderPart
 from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import StepKind
@@ -39,6 +40,7 @@ class Plan:
 
     seqs: tuple[PlannedSequence, ...]
     part: EncoderPart | None = None
+    writes: tuple[AdapterWrite, ...] = ()  # before the step
 
     @property
     def num_prompt_tokens(self) -> int:

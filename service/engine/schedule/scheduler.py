@@ -8,6 +8,8 @@ run in order, so a later owner writes after that last stray write and reads only
 
 Pages are taken as a sequence grows. Running out of them is not an error: the running sequence of the lowest rank (or
 one of a batch, for a client's) releases its pages, waits, and later recomputes from all its tokens, with the same text.
+
+A sequence whose adapter finds no slot lets later ones pass, `MAX_PASSED` times the number of slots: then all wait.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenLogprobs
+from service.engine.schedule.adapter_slots import AdapterSlots
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.memories import Memories
 from service.engine.schedule.pages import PagePool, SequencePages, page_key, root_key
@@ -24,6 +27,8 @@ from service.engine.schedule.plan import Plan, PlannedRows, PlannedSequence
 from service.engine.schedule.sequence import Sequence
 from service.engine.schedule.waiting import Waiting
 from service.engine.shapes import AvailableSteps, RowShapes, StepKind
+
+MAX_PASSED = 2  # sequences, for each slot of the engine, that begin while one waits for a slot of its adapter
 
 
 class Scheduler:
@@ -39,6 +44,7 @@ class Scheduler:
         memory_pages: int = 0,
         media: RowShapes | None = None,
         encoder_parts: int = 0,
+        adapter_slots: int = 0,
     ) -> None:
         self.num_preemptions = 0
         self.page_size = page_size
@@ -50,6 +56,10 @@ class Scheduler:
             if media is None
             else Memories(self.places, num_pages=lambda m: media.places_for(m.num_rows), num_parts=encoder_parts)
         )
+        self._adapters = AdapterSlots(adapter_slots)
+        # Those that wait for a slot of their adapter, the longest first, and how many sequences had begun before.
+        self._held_up: dict[Sequence, int] = {}
+        self._num_begun = 0
         self._was_part = False  # whether the last plan was a part of an encoding
         self._chunking = chunking
         self._free_slots = list(range(num_slots))  # a heap
@@ -73,6 +83,21 @@ class Scheduler:
         """The most sequences that run at the same time."""
         return self._num_slots
 
+    def adapter_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the adapters of running sequences, and of waiting ones."""
+        if not self._adapters.num_users:
+            return (), ()
+        running, waiting = (
+            tuple(sorted({s.request.adapter.name for s in sequences if s.request.adapter is not None}))
+            for sequences in (self._running, self._waiting)
+        )
+        return running, waiting
+
+    @property
+    def num_adapter_slots(self) -> int:
+        """The most adapters of running sequences."""
+        return len(self._adapters.num_users)
+
     @property
     def has_free_slot(self) -> bool:
         """Whether a waiting sequence could run if there were pages."""
@@ -86,7 +111,8 @@ class Scheduler:
     def add(self, request: Request) -> Sequence:
         """Take a request; it waits for a slot and for pages."""
         digest = b"" if request.memory is None else request.memory.digest
-        sequence = Sequence(request, self._num_arrived, root_key(request.cache_salt, digest))
+        adapter = b"" if request.adapter is None else request.adapter.digest
+        sequence = Sequence(request, self._num_arrived, root_key(request.cache_salt, digest, adapter))
         needed = self._pages.pages_for(sequence.max_positions) + self._num_memory_pages(sequence)
         assert needed <= self.pages.num_pages, "a request that does not fit the pages is refused before"
         self._num_arrived += 1
@@ -131,7 +157,7 @@ class Scheduler:
         decodes = [self._plan_token(s) for s in decoding if s.is_running]
         chunks = [self._plan_chunk(s, end) for s, end in ends.items() if s.is_running]
         if decodes or chunks:
-            return Plan((*decodes, *chunks))
+            return Plan((*decodes, *chunks), writes=self._adapters.take_writes())
         return Plan((), self._memories.next_part()) if only is None and self._memories.has_part else None
 
     def commit(
@@ -166,24 +192,50 @@ class Scheduler:
         self.places.check_integrity(of_memories if has_places else [])
         slots = [*self._free_slots, *(s.slot for s in self._running)]
         assert len(set(slots)) == len(slots), f"slots {sorted(slots)} have a double"
+        users = [s.adapter_slot for s in self._running if s.adapter_slot >= 0]
+        assert sum(self._adapters.num_users) == len(users), "a slot of an adapter was lost"
 
     def _admit(self) -> None:
         while self._waiting:
-            sequence = self._waiting.first()
+            sequence = self._next_waiting()
+            if sequence is None:
+                return
             while not (self._free_slots and self._fits(sequence)):
                 victim = max(self._running, key=lambda s: s.rank, default=sequence)
                 if sequence.request.is_background or not victim.request.is_background:
                     return
                 self._preempt(victim)
             self._waiting.remove(sequence)
+            self._held_up.pop(sequence, None)
+            self._num_begun += 1
             if sequence.last_chunk < 0:  # a preempted one was counted when it began
                 self._waiting.charge_prompt(sequence)
             sequence.slot = heappop(self._free_slots)  # the lowest: a decode step is as wide as the highest one in use
             if sequence.request.memory is not None:
                 sequence.memory = self._memories.hold(sequence.request.memory, sequence.root_key)
+            if sequence.request.adapter is not None:
+                sequence.adapter_slot = self._adapters.hold(sequence.request.adapter)
             sequence.prefill_len = len(sequence.known_ids)
             sequence.num_planned = len(sequence.output_ids)
             self._running.append(sequence)
+
+    def _next_waiting(self) -> Sequence | None:
+        """Return the sequence to admit next; None if all must wait for the slot of an adapter."""
+        if not self._adapters.num_users:
+            return self._waiting.first()
+        longest = next(iter(self._held_up), None)
+        if longest is not None and self._num_begun - self._held_up[longest] >= MAX_PASSED * self._num_slots:
+            first = self._waiting.first()
+            candidates = [longest, *([first] if first.request.priority < longest.request.priority else [])]
+            return next((s for s in candidates if self._adapters.can_hold(s.request.adapter)), None)
+
+        def may_begin(sequence: Sequence) -> bool:
+            may_begin = self._adapters.can_hold(sequence.request.adapter)
+            if not may_begin:
+                self._held_up.setdefault(sequence, self._num_begun)
+            return may_begin
+
+        return self._waiting.first_of(may_begin)
 
     def _fits(self, sequence: Sequence) -> bool:
         """Return whether its prefill fits in addition to those in progress: otherwise it would soon be preempted."""
@@ -328,6 +380,9 @@ class Scheduler:
             self._memories.release(sequence.memory, is_broken=sequence.finish_reason is FinishReason.ERROR)
             sequence.memory = None
         self._release_media(sequence)
+        if sequence.adapter_slot >= 0:
+            self._adapters.release(sequence.adapter_slot)
+            sequence.adapter_slot = -1
         self._running.remove(sequence)
         heappush(self._free_slots, sequence.slot)
         self._pages.release(sequence)
@@ -368,6 +423,7 @@ class Scheduler:
             self._release(sequence)
         else:
             self._waiting.remove(sequence)
+            self._held_up.pop(sequence, None)
 
 
 def _of_first(

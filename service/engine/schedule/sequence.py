@@ -28,6 +28,7 @@ class Sequence:
     slot: int = -1  # -1 while it waits
     memory: Memory | None = None  # of a sequence that has one and holds a slot
     media: dict[int, Memory] = field(default_factory=dict)  # by number: those that it holds, to be computed with
+    adapter_slot: int = -1  # of a sequence that has an adapter and holds a slot
     pages: list[int] = field(default_factory=list)  # in the order of positions
     page_keys: list[bytes] = field(default_factory=list)  # of its leading whole pages, as far as computed
     num_registered: int = 0  # leading pages that were found, or were offered to the pool's index

@@ -8,7 +8,7 @@ Source: Sheng et al. 2023, "Fairness in Serving Large Language Models" (virtual 
 """
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from service.engine.schedule.sequence import Sequence
 
@@ -46,6 +46,11 @@ class Waiting:
         flow = min(self._by_flow, key=self._order)
         return self._by_flow[flow][0]
 
+    def first_of(self, may_run: Callable[[Sequence], bool]) -> Sequence | None:
+        """Return the first sequence, in that order, of those for which a function is true; None if there is none."""
+        found = (next(filter(may_run, sequences), None) for sequences in self._by_flow.values())
+        return min((sequence for sequence in found if sequence is not None), key=self._rank, default=None)
+
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence from the queue."""
         flow = sequence.request.flow
@@ -73,5 +78,7 @@ class Waiting:
         return 0.0 if self._last_flow is None else self._served[self._last_flow]
 
     def _order(self, flow: str) -> tuple[int, float, int]:
-        first = self._by_flow[flow][0]
-        return first.request.priority, self._served[flow], first.arrival
+        return self._rank(self._by_flow[flow][0])
+
+    def _rank(self, sequence: Sequence) -> tuple[int, float, int]:
+        return sequence.request.priority, self._served[sequence.request.flow], sequence.arrival

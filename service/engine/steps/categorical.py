@@ -69,25 +69,33 @@ def _floor(weights: Float[Array, "seq vocab"], options: Options, *, are_skipped:
     """Return the least weight that min_p, then top_k, then top_p keep.
 
     top_k counts tokens and top_p sums their weights up; the rest is the same, so that both share the code of one loop,
-    which may leave out an option that no sequence has.
+    which may leave out an option that no sequence has. Where nothing is left out, nothing loops: a GPU would ask the
+    host after each round.
     """
     top_k, top_p = options.integer_option(IntegerOption.TOP_K), options.float_option(FloatOption.TOP_P)
 
-    def raise_floor(stage: Int[Array, ""], floor: Float[Array, " seq"]) -> Float[Array, " seq"]:
+    def raise_floor(stage: Int[Array, ""] | int, floor: Float[Array, " seq"]) -> Float[Array, " seq"]:
         is_top_p = stage == 1
         kept = jnp.where(weights >= floor[:, None], weights, 0)
         amounts = jnp.where(is_top_p, kept, 1)
         wanted = jnp.where(is_top_p, top_p * jnp.sum(kept, axis=1), top_k.astype(jnp.float32))
         is_limited = jnp.where(is_top_p, top_p < 1, top_k > 0)
-        threshold = _largest_threshold(kept, amounts, wanted)
+        threshold = _largest_threshold(kept, amounts, wanted, is_unrolled=not are_skipped)
         return jnp.where(is_limited, jnp.maximum(floor, threshold), floor)
 
-    first, end = (jnp.where(jnp.any(top_k > 0), 0, 1), jnp.where(jnp.any(top_p < 1), 2, 1)) if are_skipped else (0, 2)
-    return jax.lax.fori_loop(first, end, raise_floor, options.float_option(FloatOption.MIN_P))
+    floor = options.float_option(FloatOption.MIN_P)
+    if not are_skipped:
+        return raise_floor(1, raise_floor(0, floor))
+    first, end = jnp.where(jnp.any(top_k > 0), 0, 1), jnp.where(jnp.any(top_p < 1), 2, 1)
+    return jax.lax.fori_loop(first, end, raise_floor, floor)
 
 
 def _largest_threshold(
-    weights: Float[Array, "seq vocab"], amounts: Float[Array, "seq vocab"], wanted: Float[Array, " seq"]
+    weights: Float[Array, "seq vocab"],
+    amounts: Float[Array, "seq vocab"],
+    wanted: Float[Array, " seq"],
+    *,
+    is_unrolled: bool,
 ) -> Float[Array, " seq"]:
     """Return the largest threshold whose tokens, at or above it, sum up to the wanted amount; 0 if none does."""
 
@@ -98,7 +106,9 @@ def _largest_threshold(
         return jnp.where(is_enough, higher, bits)
 
     none = jnp.zeros(weights.shape[0], jnp.int32)
-    return jax.lax.bitcast_convert_type(jax.lax.fori_loop(0, HIGHEST_BIT + 1, set_bit, none), jnp.float32)
+    return jax.lax.bitcast_convert_type(
+        jax.lax.fori_loop(0, HIGHEST_BIT + 1, set_bit, none, unroll=is_unrolled), jnp.float32
+    )
 
 
 def _uniform(seeds: UInt[Array, "seq 2"], positions: Int[Array, " seq"]) -> Float[Array, " seq"]:

@@ -105,11 +105,13 @@ def keep_rows(
 
 
 def embed_media(
-    model: PagedDecoder, bucket: Bucket, weights: Weights, slots: SlotState, inputs: MediaInputs
+    model: PagedDecoder, bucket: Bucket, weights: Weights, slots: SlotState, inputs: MediaInputs, *, has_adapters: bool
 ) -> tuple[SlotState, Embedded]:
     """Begin a step as `embed_tokens` does, with rows of media in place of some tokens of prompts."""
     positions = None if inputs.positions is None else jnp.asarray(inputs.positions)
-    slots, embedded = embed_tokens(model, bucket, weights, slots, inputs.packed, positions=positions)
+    slots, embedded = embed_tokens(
+        model, bucket, weights, slots, inputs.packed, positions=positions, has_adapters=has_adapters
+    )
     if inputs.numbers is None or inputs.rows is None:
         return slots, embedded
     hidden, numbers = embedded.inputs.hidden, jnp.asarray(inputs.numbers).reshape(-1)

@@ -19,6 +19,7 @@ from service.kernels.paging import Paging, Regions
 
 HostOrDevice = Array | np.ndarray
 OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape when programs are lowered
+NO_ADAPTER = -1  # in place of the slot of an adapter
 NOT_SAMPLED = -1  # in place of the position of a token to be sampled
 NOT_MEDIA = -1  # in place of a row of a medium, for a token
 NO_TOKEN = np.iinfo(np.int32).max  # fills unused places; outside every vocabulary, so that scatters drop it
@@ -42,6 +43,18 @@ class StepInputs(NamedTuple):
     memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model that attends to an encoder
     media_rows: Int[Any, "row token"] | None = None  # that take the places of tokens, or NOT_MEDIA; None if none do
     positions: Int[Any, "3 slot_and_token"] | None = None  # by time, row and column, of a model that has these
+    # The slots of the adapters of slots and rows; NO_ADAPTER for none. None of an engine without any.
+    adapters: Int[Any, " slot"] | None = None
+    row_adapters: Int[Any, " row"] | None = None
+
+    def token_adapters(self) -> Int[Array, " token"] | None:
+        """Return the slot of each token's adapter; of padding, NO_ADAPTER."""
+        if self.adapters is None or self.row_adapters is None:
+            return None
+        width = self.token_ids.shape[1]
+        is_token = jnp.arange(width, dtype=jnp.int32)[None] < self.row_tokens[:, None]
+        of_rows = jnp.where(is_token, self.row_adapters[:, None], NO_ADAPTER)
+        return jnp.concatenate([self.adapters, of_rows.reshape(-1)])
 
     @property
     def regions(self) -> Regions:
@@ -124,6 +137,13 @@ class SampleInputs(NamedTuple):
     token_mask: UInt[HostOrDevice, "slot word"] | None = None
 
 
+class AdapterInputs(NamedTuple):
+    """The host's part of a write of an adapter into its slot, for a layer group."""
+
+    slot: Int[np.ndarray, ""]
+    arrays: tuple[Float[np.ndarray | jax.ShapeDtypeStruct, "..."], ...]  # in the order of `LayerGroup.adapters`
+
+
 class PromptInputs(NamedTuple):
     """Some positions of a prompt, whose next tokens' log-probabilities are wanted."""
 
@@ -140,14 +160,24 @@ class CountInputs(NamedTuple):
     num_tokens: Int[np.ndarray, ""]
 
 
-def step_inputs(packed: Int[Any, " number"], page_table: Int[Any, "slot_and_row page"], bucket: Bucket) -> StepInputs:
+def step_inputs(
+    packed: Int[Any, " number"], page_table: Int[Any, "slot_and_row page"], bucket: Bucket, *, has_adapters: bool
+) -> StepInputs:
     """Return the parts of the one array, with the page tables."""
     num_slots, num_rows = bucket
+    num_adapters = num_slots + num_rows if has_adapters else 0
+    end = len(packed) - num_adapters
     first_row = 4 * num_slots
     of_slots = [packed[index * num_slots : (index + 1) * num_slots] for index in range(4)]
     of_rows = [packed[first_row + index * num_rows : first_row + (index + 1) * num_rows] for index in range(2)]
-    token_ids = packed[first_row + 2 * num_rows :].reshape(num_rows, -1 if num_rows else 0)
-    return StepInputs(packed, *of_slots, *of_rows, token_ids=token_ids, page_table=page_table)
+    token_ids = packed[first_row + 2 * num_rows : end].reshape(num_rows, -1 if num_rows else 0)
+    return StepInputs(
+        *(packed, *of_slots, *of_rows),
+        token_ids=token_ids,
+        page_table=page_table,
+        adapters=packed[end : end + num_slots] if has_adapters else None,
+        row_adapters=packed[end + num_slots :] if has_adapters else None,
+    )
 
 
 def scalar(value: int) -> Int[np.ndarray, ""]:
@@ -158,10 +188,13 @@ def scalar(value: int) -> Int[np.ndarray, ""]:
 def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     """Return a step without tokens."""
     num_slots, num_rows = bucket
-    packed = np.zeros(4 * num_slots + num_rows * (2 + shapes.row_tokens), np.int32)
+    has_adapters = shapes.adapters is not None
+    num_adapters = num_slots + num_rows if has_adapters else 0
+    packed = np.zeros(4 * num_slots + num_rows * (2 + shapes.row_tokens) + num_adapters, np.int32)
     page_table = np.zeros((num_slots + num_rows, shapes.max_pages), np.int32)
-    inputs = step_inputs(packed, page_table, bucket)
+    inputs = step_inputs(packed, page_table, bucket, has_adapters=has_adapters)
     inputs.sampled[:] = NOT_SAMPLED
+    packed[len(packed) - num_adapters :] = NO_ADAPTER
     if shapes.media is not None and shapes.media.has_grid:
         inputs = inputs._replace(positions=np.zeros((3, shapes.padding(bucket)), np.int32))
     if shapes.memory is None:

@@ -12,6 +12,7 @@ whole-…                         a decode step as one program, where the device
 prompt-logprobs                 the log-probabilities of a prompt, a few positions at a time
 set-options                     for the sequences whose prompts end in a step
 count-tokens                    for sequences with penalties
+adapter-…                       a write of an adapter into a slot; one for each kind of layer group
 encode-…                        an encoder: before its layers, the layers of a group, after them; one for each number
                                 of rows to which media are padded
 remember-…                      its output to keys and values; one for each kind of layer group
@@ -119,6 +120,16 @@ class OfMemory(NamedTuple):
         return f"{self.part}-{self.group}"
 
 
+class WriteAdapter(NamedTuple):
+    """The program that writes an adapter into its slot, for each kind of layer group."""
+
+    group: str  # the kind of layer group
+
+    @override
+    def __str__(self) -> str:
+        return f"adapter-{self.group}"
+
+
 class Whole(NamedTuple):
     """The program that is all of a decode step."""
 
@@ -130,7 +141,7 @@ class Whole(NamedTuple):
         return f"whole-{self.sampler}-{self.bucket.name}"
 
 
-type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | OfMemory | OfEncoder
+type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | OfMemory | OfEncoder | WriteAdapter
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -198,6 +209,11 @@ def attention_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[P
     return [] if shapes.memory is None else [OfMemory(MemoryPart.ATTEND, group.kind) for group in distinct(groups)]
 
 
+def adapter_keys(groups: Sequence[LayerGroup]) -> list[ProgramKey]:
+    """Return the programs that write adapters into slots; none of an engine without slots."""
+    return [WriteAdapter(group.kind) for group in distinct(groups) if group.adapters]
+
+
 def whole_keys(shapes: EngineShapes) -> list[Whole]:
     """Return the decode steps that are one program each; none where the device does not prefer them."""
     buckets = shapes.decode_buckets if shapes.has_whole_steps else ()
@@ -241,4 +257,5 @@ def program_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[Pro
     """Return all programs of a runner, in about the order in which requests need them."""
     buckets = [*shapes.decode_buckets, *shapes.prompt_buckets]
     steps = [key for bucket in buckets for key in step_keys(bucket, groups, shapes)]
-    return list(dict.fromkeys([*first_keys(shapes, groups), *steps, *occasional_keys(shapes), *whole_keys(shapes)]))
+    rest = [*occasional_keys(shapes), *whole_keys(shapes), *adapter_keys(groups)]
+    return list(dict.fromkeys([*first_keys(shapes, groups), *steps, *rest]))

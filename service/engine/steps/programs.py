@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -26,11 +27,13 @@ from service.engine.steps.encode import (
     remember,
 )
 from service.engine.steps.inputs import (
+    AdapterInputs,
     PromptInputs,
     SampleInputs,
     empty_count,
     empty_options,
     empty_step,
+    scalar,
     unrestricted_mask,
 )
 from service.engine.steps.keys import (
@@ -44,6 +47,7 @@ from service.engine.steps.keys import (
     Sample,
     Sampler,
     SingleProgram,
+    WriteAdapter,
     distinct,
     samplers,
     whole_keys,
@@ -67,6 +71,7 @@ from service.engine.steps.step import (
     run_layer_group,
     sample_step,
     set_options,
+    write_adapter,
 )
 from service.engine.steps.whole import WholeInputs, WholeState, WholeSteps
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, MediaEncoder, PagedDecoder, TakesMedia
@@ -80,7 +85,7 @@ def engine_programs(
     """Return all programs that a runner of these shapes needs."""
     programs = _EnginePrograms(model, shapes, weight_shapes)
     steps = [*programs.embeds(), *programs.sampling(), *programs.layer_groups(), *programs.whole()]
-    return [programs.initial(), *steps, *programs.encoding(), *programs.attending()]
+    return [programs.initial(), *steps, *programs.encoding(), *programs.attending(), *programs.adapter_writes()]
 
 
 class _EnginePrograms:
@@ -95,12 +100,16 @@ class _EnginePrograms:
 
     def initial(self) -> Program:
         """Return the program that makes the device state."""
+        groups = self._model.layer_groups
 
         def make(_: Any, none: Any, __: Any) -> tuple[Any, Any]:
-            caches = tuple(map(self._make_cache, self._model.layer_groups))
-            return none, (self._make_slots(), caches, () if self._shapes.media is None else self._make_rows())
+            adapters = [[jnp.zeros(a.shape, a.dtype) for a in self._adapters_of(group)] for group in groups]
+            rows = () if self._shapes.media is None else self._make_rows()
+            return none, (self._make_slots(), tuple(map(self._make_cache, groups)), adapters, rows)
 
-        shardings = (self._place.replicated, self._place.cache, self._place.replicated)
+        replicated, is_split = self._place.replicated, self._place.cache is not None
+        of_adapters = [[a.sharding if is_split else None for a in self._adapters_of(group)] for group in groups]
+        shardings = (replicated, self._place.cache, of_adapters, replicated)
         return Program(str(SingleProgram.INITIAL_STATE), make, outputs_sharding=shardings)
 
     def embeds(self) -> list[Program]:
@@ -108,11 +117,13 @@ class _EnginePrograms:
         return [self._embed(bucket) for bucket in self._shapes.buckets]
 
     def _embed(self, bucket: Bucket) -> Program:
-        step = empty_step(bucket, self._shapes)
+        step, has_adapters = empty_step(bucket, self._shapes), self._shapes.adapters is not None
         if step.positions is None:
-            embed: Callable[..., tuple[SlotState, Any]] = functools.partial(embed_tokens, self._model, bucket)
+            embed: Callable[..., tuple[SlotState, Any]] = functools.partial(
+                embed_tokens, self._model, bucket, has_adapters=has_adapters
+            )
             return self._of_slots(Embed(bucket), embed, step.packed)
-        embed = functools.partial(embed_media, self._model, bucket)
+        embed = functools.partial(embed_media, self._model, bucket, has_adapters=has_adapters)
         return self._of_slots(Embed(bucket), embed, MediaInputs(step.packed, step.positions))
 
     def sampling(self) -> list[Program]:
@@ -148,7 +159,7 @@ class _EnginePrograms:
 
     def whole(self) -> list[Program]:
         """Return the decode steps that are one program each, where the device prefers those."""
-        steps = WholeSteps(self._model)
+        steps = WholeSteps(self._model, has_adapters=self._shapes.adapters is not None)
         caches = tuple(placed(self._cache_shapes(group), self._place.cache) for group in self._model.layer_groups)
         programs = []
         for key in whole_keys(self._shapes):
@@ -208,9 +219,8 @@ class _EnginePrograms:
             step = empty_step(bucket, self._shapes)
             numbers = _int32(bucket.num_rows, self._shapes.row_tokens)
             inputs = MediaInputs(step.packed, step.positions, numbers, self._row_shapes)
-            yield self._of_slots(
-                Embed(bucket, has_media=True), functools.partial(embed_media, self._model, bucket), inputs
-            )
+            begin = functools.partial(embed_media, self._model, bucket, has_adapters=self._shapes.adapters is not None)
+            yield self._of_slots(Embed(bucket, has_media=True), begin, inputs)
             if self._shapes.media.num_added:
                 first = self._model.layer_groups[0]
                 own, added = self._group_inputs(bucket), self._shapes.media.num_added
@@ -244,6 +254,21 @@ class _EnginePrograms:
             for group in distinct(model.layer_groups)
         ]
 
+    def adapter_writes(self) -> list[Program]:
+        """Return the programs that write adapters into slots; none of an engine without slots."""
+        return [
+            self._program(
+                WriteAdapter(group.kind),
+                write_adapter,
+                ((), arrays, AdapterInputs(scalar(0), tuple(_without_slots(array) for array in arrays))),
+            )
+            for group in distinct(self._model.layer_groups)
+            if (arrays := self._adapters_of(group))
+        ]
+
+    def _adapters_of(self, group: LayerGroup) -> list[jax.ShapeDtypeStruct]:
+        return [self._weights[name] for name in group.adapters]
+
     def _of(self, group: LayerGroup) -> list[jax.ShapeDtypeStruct]:
         return [self._weights[name] for name in group.weights]
 
@@ -272,7 +297,9 @@ class _EnginePrograms:
         step = empty_step(bucket, self._shapes)
         hidden, rotation = self._embedded(self._shapes.padding(bucket))
         no_tables = step.page_table[:, :0]
-        layers = LayerGroupInputs(hidden, rotation, step._replace(page_table=no_tables).regions)
+        adapters = None if self._shapes.adapters is None else _int32(self._shapes.padding(bucket))
+        regions = step._replace(page_table=no_tables).regions
+        layers = LayerGroupInputs(hidden, rotation, regions, adapters=adapters)
         places = step.places if bucket.num_rows else None
         return GroupInputs(layers, step.page_table, places, step.memory_table)
 
@@ -292,6 +319,10 @@ class _EnginePrograms:
         constants, state, inputs = arguments
         shaped = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), inputs)
         return Program(str(key), function, constants, state, shaped, self._place.replicated, self._place.replicated)
+
+
+def _without_slots(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 
 def _int32(*shape: int) -> jax.ShapeDtypeStruct:

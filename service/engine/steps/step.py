@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Int32
 
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.inputs import (
+    AdapterInputs,
     CountInputs,
     OptionInputs,
     Options,
@@ -76,6 +77,7 @@ def embed_tokens(
     slots: SlotState,
     packed: Int[Array, " number"],
     *,
+    has_adapters: bool,
     positions: Int[Array, "3 token"] | None = None,
 ) -> tuple[SlotState, Embedded]:
     """Embed the tokens of a step, and pass on the rest of the host's inputs.
@@ -86,14 +88,16 @@ def embed_tokens(
         weights: of the model.
         slots: whose last tokens the decode steps start from.
         packed: the host's inputs.
+        has_adapters: whether these have slots of adapters.
         positions: by time, row and column; None for those in the text.
     """
     no_tables = jnp.zeros((bucket.num_seqs + bucket.num_rows, 0), jnp.int32)
-    inputs = step_inputs(jnp.asarray(packed), no_tables, bucket)
+    inputs = step_inputs(jnp.asarray(packed), no_tables, bucket, has_adapters=has_adapters)
     token_ids = jnp.concatenate([slots.last_token_ids[: bucket.num_seqs], inputs.token_ids.reshape(-1)])
     regions = inputs.regions
     at = regions.positions(len(token_ids)) if positions is None else positions
-    group_inputs = LayerGroupInputs(*model.embed(weights, token_ids, at), regions)
+    embedded = model.embed(weights, token_ids, at)
+    group_inputs = LayerGroupInputs(*embedded, regions, adapters=inputs.token_adapters())
     return slots, Embedded(group_inputs, inputs.places if bucket.num_rows else None, inputs.sampled)
 
 
@@ -112,6 +116,12 @@ def layer_inputs(inputs: GroupInputs, memory_len: int) -> tuple[LayerGroupInputs
     if memory_table is not None:
         layers = layers._replace(memory=layers.regions.with_page_table(memory_table).of_length(memory_len))
     return layers._replace(regions=layers.regions.with_page_table(page_table)), places
+
+
+def write_adapter(_: Any, arrays: list[jax.Array], inputs: AdapterInputs) -> tuple[list[jax.Array], None]:
+    """Write an adapter into its slot, for a layer group."""
+    slot = jnp.asarray(inputs.slot)
+    return [array.at[slot].set(new, mode="drop") for array, new in zip(arrays, inputs.arrays, strict=True)], None
 
 
 def set_options(_: Weights, slots: SlotState, inputs: OptionInputs) -> tuple[SlotState, None]:

@@ -32,8 +32,8 @@ class WholeInputs(NamedTuple):
 class WholeSteps:
     """The decode steps of a model, whose layer groups of equal kind are traced once for each shape."""
 
-    def __init__(self, model: PagedDecoder) -> None:
-        self._model = model
+    def __init__(self, model: PagedDecoder, *, has_adapters: bool) -> None:
+        self._model, self._has_adapters = model, has_adapters
         first_of_kind = {group.kind: group for group in distinct(model.layer_groups)}
         # XLA inlines the calls.
         self._run_kind = cache(lambda kind: jax.jit(partial(run_layer_group, model, first_of_kind[kind])))
@@ -47,7 +47,9 @@ class WholeSteps:
         inputs: WholeInputs,
     ) -> tuple[WholeState, Sampled]:
         """Return the token that a function samples for each slot, and leave it in the slot."""
-        slots, embedded = embed_tokens(self._model, bucket, weights, state.slots, inputs.packed)
+        slots, embedded = embed_tokens(
+            self._model, bucket, weights, state.slots, inputs.packed, has_adapters=self._has_adapters
+        )
         layers, caches = embedded.inputs, []
         for group, group_cache in zip(self._model.layer_groups, state.caches, strict=True):
             of_group = [weights[name] for name in group.weights]

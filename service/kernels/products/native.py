@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, BFloat16, Float32, Int8, Int32
 
 from service.device.native.library import (
+    ADAPTERS_TARGET,
     BFLOAT16_TARGET,
     FLOAT32_TARGET,
     GROUPED_BFLOAT16_TARGET,
@@ -71,6 +72,27 @@ def native_grouped_int8(
 ) -> Float32[Array, "row out"]:
     """Multiply rows, quantized as by `quantize_tokens`, in the same way."""
     return _call(GROUPED_INT8_TARGET, x, values, sizes, scale)
+
+
+def native_adapters(
+    out: Float32[Array, "token out"],
+    x: Float32[Array, "token in"],
+    adapters: tuple[Float32[Array, "slot part rank in"], Float32[Array, "slot rank out"]],
+    slots: Int32[Array, " token"],
+    ends: tuple[int, ...],
+) -> Float32[Array, "token out"]:
+    """Add to products of tokens those with their adapters; see `add_adapters`.
+
+    Args:
+        out: the products of the tokens with a weight; its memory becomes the result's.
+        x: the tokens.
+        adapters: A of every slot and of each tensor that the weight joins, and B of every slot.
+        slots: of each token's adapter; below 0 for none.
+        ends: those of the tensors among the rows of the weight, which repeat after the last.
+    """
+    register_native_calls()
+    call = jax.ffi.ffi_call(ADAPTERS_TARGET, jax.ShapeDtypeStruct(out.shape, jnp.float32), input_output_aliases={0: 0})
+    return call(out, x, *adapters, slots, jnp.array(ends, jnp.int32))
 
 
 def serves_float32(native: NativeCode, num_tokens: int, *, has_spans: bool = False) -> bool:

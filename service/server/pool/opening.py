@@ -37,7 +37,7 @@ class OpenedPool:
     @property
     def preloaded(self) -> list[ModelEntry]:
         """The models to load during the start."""
-        return [entry for entry in self.catalogue.entries if entry.is_preloaded]
+        return [entry for entry in self.catalogue.entries if entry.is_preloaded and not entry.has_slot]
 
     async def refresh_forever(self, interval_s: float) -> None:
         """List the catalogue periodically until cancelled."""
@@ -77,7 +77,15 @@ def open_pool(
         max_waiting=settings.max_concurrent_requests,
         load_wait_s=settings.model_load_wait_seconds,
     )
-    pool = ModelPool(catalogue, loader, limits, metrics, on_complete=on_complete, on_unloaded=_free_unloaded)
+    pool = ModelPool(
+        catalogue,
+        loader,
+        limits,
+        metrics,
+        on_complete=on_complete,
+        on_unloaded=_free_unloaded,
+        adapter_bytes=settings.lora_cache_bytes,
+    )
     return OpenedPool(pool, loader, catalogue)
 
 

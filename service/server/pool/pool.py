@@ -7,10 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from service.api.backend import Lease, ModelState, ready_state
+from service.api.served import ServedModel
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ModelEntry
-from service.errors import Draining, MissingParameter, ModelLoadFailed, ModelNotLoaded, Overloaded, RequestError
+from service.engine.request import Adapter
+from service.errors import (
+    CheckpointError,
+    Draining,
+    InvalidParameter,
+    MissingParameter,
+    ModelLoadFailed,
+    ModelNotLoaded,
+    Overloaded,
+    RequestError,
+    SettingsError,
+    UnknownModel,
+)
 from service.observability.metrics import Metrics
+from service.server.pool.adapters import HostAdapters
 from service.server.pool.load_queue import LoadQueue, OnComplete
 from service.server.pool.pooled_model import Event, Load, Loaded, PooledModel, State, Waiter
 from service.server.pool.report import model_report
@@ -32,8 +46,20 @@ class ModelPool:
         *,
         on_complete: OnComplete = lambda *_: None,
         on_unloaded: Callable[[float], None] = lambda begun_s: None,
+        adapter_bytes: int = 0,
     ) -> None:
-        """Create an empty pool; see `LoadQueue` and `PoolState.free` for the callbacks."""
+        """Create an empty pool; see `LoadQueue` and `PoolState.free` for the callbacks.
+
+        Args:
+            catalogue: the models that requests may name.
+            load: begins to load one.
+            limits: on models and on requests that wait for them.
+            metrics: of the process.
+            on_complete: called when a load has ended.
+            on_unloaded: called when a model was unloaded.
+            adapter_bytes: host memory for adapters that take slots of models.
+        """
+        self._adapters = HostAdapters(adapter_bytes, limits.max_waiting)
         self._catalogue = catalogue
         self._created = int(time.time())
         self._state = PoolState(limits, metrics, on_unloaded)
@@ -48,6 +74,21 @@ class ModelPool:
     def lease(self, name: str | None) -> Lease | None:
         """Return a lease of a loaded model, or None if the request has to wait for it. See `Backend.lease`."""
         entry = self._entry(name)
+        if not entry.has_slot:
+            return self._lease(entry)
+        lease = self._lease(self._base(entry))
+        adapter = None if lease is None else self._adapters.find(entry)
+        if lease is None or adapter is None:
+            if lease is not None:
+                lease.release()
+            return None
+        return _with_adapter(lease, entry, adapter)
+
+    def _base(self, entry: ModelEntry) -> ModelEntry:
+        assert entry.base is not None, "an adapter in a slot has a base"
+        return self._catalogue.find(entry.base)
+
+    def _lease(self, entry: ModelEntry) -> Lease | None:
         with self._state.changed:
             model = self._state.models.get(entry.name)
             if model is not None and model.entry.address != entry.address:
@@ -66,8 +107,23 @@ class ModelPool:
             Overloaded: too many requests are waiting.
             Draining: the process is shutting down.
         """
-        entry, state = self._entry(name), self._state
-        loop = asyncio.get_running_loop()
+        entry = self._entry(name)
+        if not entry.has_slot:
+            return await self._wait_for(entry)
+        lease = await self._wait_for(self._base(entry))
+        try:
+            async with asyncio.timeout(self._state.limits.load_wait_s):
+                adapter = await self._adapters.get(entry, _reader(lease, entry))
+        except TimeoutError:
+            lease.release()
+            raise ModelNotLoaded(entry.name, "reading the adapter", retry_after_s=RETRY_AFTER_S) from None
+        except BaseException:
+            lease.release()
+            raise
+        return _with_adapter(lease, entry, adapter)
+
+    async def _wait_for(self, entry: ModelEntry) -> Lease:
+        state, loop = self._state, asyncio.get_running_loop()
         with state.changed:
             model = self._model(entry)
             if model.answering.is_open:
@@ -101,6 +157,8 @@ class ModelPool:
     def begin_load(self, name: str) -> None:
         """Start to load a model without a waiting request. Raises as `lease`, and Draining."""
         entry = self._entry(name)
+        if entry.has_slot:
+            entry = self._base(entry)
         with self._state.changed:
             model = self._model(entry)
             if not model.is_open:
@@ -112,6 +170,8 @@ class ModelPool:
     async def unload(self, name: str) -> bool:
         """Cancel a model's load, or unload it once its requests have finished; return whether it was in memory."""
         entry = self._entry(name)
+        if entry.has_slot:
+            return self._adapters.forget(entry)
         with self._state.changed:
             model = self._state.models.setdefault(entry.name, PooledModel(entry))
             model.is_requested = False
@@ -130,6 +190,53 @@ class ModelPool:
             await asyncio.shield(asyncio.wrap_future(future))
         return was_loaded
 
+    async def add_adapter(self, name: str, path: str, *, in_place: bool = False) -> None:
+        """Serve an adapter from the folder of the catalogue under a name, once it was read.
+
+        Args:
+            name: what requests will name.
+            path: of its folder.
+            in_place: whether it takes the place of one that was added under this name.
+
+        Raises:
+            InvalidParameter: the name is a model's or malformed, the path leads elsewhere, or the adapter is refused.
+            RequestError: as `wait_for`.
+        """
+        try:
+            entry = await asyncio.to_thread(self._catalogue.adapter_of, name, path)
+        except (CheckpointError, SettingsError) as error:
+            raise InvalidParameter(f"'lora_path': {error}", param="lora_path") from error
+        if not entry.has_slot:
+            message = "'lora_path': the base of the adapter has no slots for adapters."
+            raise InvalidParameter(message, param="lora_path")
+        if in_place and (older := self._catalogue.remove(name)) is not None:
+            self._adapters.forget(older)
+        self._catalogue.add(entry)
+        try:
+            (await self.wait_for(name)).release()
+        except ModelLoadFailed as error:
+            self.remove_adapter(name)
+            raise InvalidParameter(f"'lora_path': {error.reason}", param="lora_path") from error
+        except BaseException:
+            self.remove_adapter(name)
+            raise
+
+    def remove_adapter(self, name: str) -> None:
+        """End the serving of an adapter that was added; requests that use it end as usual.
+
+        Raises:
+            UnknownModel: no adapter of this name was added.
+        """
+        entry = self._catalogue.remove(name)
+        if entry is None:
+            raise UnknownModel(name, [])
+        self._adapters.forget(entry)
+
+    @property
+    def adapter_bytes(self) -> int:
+        """The host memory that adapters take."""
+        return self._adapters.num_bytes
+
     def listed(self) -> Sequence[ModelState]:
         with self._state.changed:
             return [self._listed(entry) for entry in self._catalogue.entries]
@@ -147,6 +254,7 @@ class ModelPool:
         """Refuse new and waiting requests and cancel loads; models stay loaded for running requests."""
         with self._state.changed:
             self._state.is_closed = True
+            self._adapters.close()
             for model in self._state.versions:
                 self._state.refuse_all(model, Draining())
                 if model.is_open:
@@ -157,6 +265,10 @@ class ModelPool:
 
     def _report(self, entry: ModelEntry) -> dict[str, Any]:
         state = self._state
+        if entry.has_slot:
+            base = state.models.get(self._base(entry).name)
+            is_ready = base is not None and base.answering.is_open and self._adapters.is_here(entry)
+            return model_report(entry, None, None, state.clock()) | {"state": "ready" if is_ready else "available"}
         with state.changed:
             model = state.models.get(entry.name)
             metrics = None if model is None else state.metrics.of_model(entry.name)
@@ -207,6 +319,11 @@ class ModelPool:
         return ModelNotLoaded(model.entry.name, summary, retry_after_s=max(1, round(left_s or 5)))
 
     def _listed(self, entry: ModelEntry) -> ModelState:
+        if entry.has_slot:
+            base = self._listed(self._base(entry))
+            is_here = base.state == "ready" and self._adapters.is_here(entry)
+            state = "ready" if is_here else "available"
+            return replace(base, names=entry.names, state=state, parent=entry.base)
         model = self._state.models.get(entry.name)
         answering = None if model is None else model.answering
         if model is not None and answering is not None and answering.is_open and answering.loaded is not None:
@@ -224,3 +341,22 @@ class ModelPool:
             facts=facts,
             parent=entry.base,
         )
+
+
+def _reader(lease: Lease, entry: ModelEntry) -> Callable[[str, str], Adapter]:
+    """Return what reads adapters for a model.
+
+    Raises:
+        ModelLoadFailed: the model has no slots for adapters.
+    """
+    read = lease.model.read_adapter if isinstance(lease.model, ServedModel) else None
+    if read is None:
+        raise ModelLoadFailed(entry.name, f"{entry.base!r} has no slots for adapters")
+    return read
+
+
+def _with_adapter(lease: Lease, entry: ModelEntry, adapter: Adapter) -> Lease:
+    """Return the lease of a model as that of the model that an adapter makes of it."""
+    model = lease.model
+    assert isinstance(model, ServedModel), "what has slots generates text"
+    return Lease(model.with_adapter(entry.names, adapter, entry.defaults), lease.release)

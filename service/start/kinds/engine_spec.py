@@ -30,6 +30,7 @@ from service.engine.steps.keys import (
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.limits import skips_padding, vector_bytes
+from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder
 from service.models.interface import LayerGroup, PagedDecoder
@@ -73,7 +74,12 @@ class EngineSpec(ModelSpec):
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, divided into groups that are compiled separately."""
-        return layer_groups(self.config.layers, self.specs)
+        return layer_groups(self.config.layers, self.program_specs)
+
+    @cached_property
+    def program_specs(self) -> tuple[WeightSpec, ...]:
+        """The weights of the checkpoint, and the slots of adapters."""
+        return (*self.specs, *_slot_specs(self.specs, self.shapes.adapters, self.dtype))
 
     @cached_property
     def encoder_groups(self) -> tuple[LayerGroup, ...]:
@@ -107,6 +113,11 @@ class EngineSpec(ModelSpec):
             names([*compile_order(shapes, groups), *attention]),
             names(sufficient_keys(shapes, groups)),
         )
+
+    @property
+    @override
+    def hears(self) -> bool:
+        return self.config.speech_encoder is not None
 
     @property
     @override
@@ -147,13 +158,14 @@ class EngineSpec(ModelSpec):
             self.kv_dtype,
             choose_fp8_products(self.mesh),
             self.weight_dtype,
+            self.shapes.adapters,
         )
 
     @override
     def programs(self, model: PagedDecoder) -> Sequence[Program]:
         from service.engine.steps.programs import engine_programs
 
-        return engine_programs(model, self.shapes, weight_shapes(self.specs, self.mesh))
+        return engine_programs(model, self.shapes, weight_shapes(self.program_specs, self.mesh))
 
     @override
     def begin_state(self, executables: Mapping[str, Executable]) -> "DeviceState":
@@ -170,6 +182,7 @@ class EngineSpec(ModelSpec):
         state: "DeviceState",
     ) -> "RunningEngine":
         from service.engine.runner import Runner
+        from service.start.kinds.adapter_reader import AdapterReader
         from service.start.kinds.running_engine import RunningEngine
 
         runner = Runner(self.shapes, self.layer_groups, weights, executables, state, encoder_groups=self.encoder_groups)
@@ -180,8 +193,12 @@ class EngineSpec(ModelSpec):
             from service.start.kinds.running_listener import RunningListener
 
             return RunningListener(context, runner, self.config, self.number_formats, turns)
-        vocab_size, formats = self.config.vocab_size, self.number_formats
-        return RunningEngine(context, runner, vocab_size, formats, turns, image_encoder=self.config.image_encoder)
+        vocab_size, formats, adapters = self.config.vocab_size, self.number_formats, self.shapes.adapters
+        reader = None
+        if adapters is not None:
+            reader = AdapterReader(context, self.specs, self.layer_groups, adapters, dtype=self.dtype)
+        images = self.config.image_encoder
+        return RunningEngine(context, runner, vocab_size, formats, turns, image_encoder=images, read_adapter=reader)
 
     @override
     def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
@@ -222,7 +239,9 @@ def choose_engine_spec(
         if memory_share == 1:
             raise
         shapes = choose_shapes(settings, config, formats, mesh, memory_bytes)
-    total_bytes = engine_bytes(_model_size(config, formats, mesh, settings.max_model_len), shapes)
+    _check_adapter_cache(settings, specs, shapes.adapters, dtype)
+    size = _model_size(config, formats, mesh, settings.max_model_len, shapes.adapters)
+    total_bytes = engine_bytes(size, shapes)
     key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype, weight_dtype=weight_dtype)
     return EngineSpec(
         dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, total_bytes
@@ -250,14 +269,38 @@ def choose_shapes(
         SettingsError: the operator requested a longer context than the model supports.
         DoesNotFit: the devices are too small.
     """
+    adapters = _adapter_shapes(settings, config)
     return fit_engine(
-        _model_size(config, formats, mesh, settings.max_model_len),
+        _model_size(config, formats, mesh, settings.max_model_len, adapters),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
         max_prefill_tokens=settings.max_prefill_tokens,
         max_model_len=settings.max_model_len,
     )
+
+
+def _adapter_shapes(settings: Settings, config: DecoderConfig) -> AdapterShapes | None:
+    """Return the slots of adapters; a model with an encoder has none."""
+    if settings.max_loras == 0 or config.speech_encoder is not None:
+        return None
+    return AdapterShapes(settings.max_loras, settings.max_lora_rank)
+
+
+def _check_adapter_cache(
+    settings: Settings, specs: Sequence[WeightSpec], adapters: AdapterShapes | None, dtype: np.dtype
+) -> None:
+    needed = slot_bytes(_slot_specs(specs, adapters, dtype))
+    if needed > settings.lora_cache_bytes:
+        message = (
+            f"is {settings.lora_cache_bytes:,}, less than one adapter of MAX_LORA_RANK {settings.max_lora_rank}, which "
+            f"takes {needed:,} bytes. Set it higher, or the rank lower."
+        )
+        raise SettingsError("LORA_CACHE_BYTES", message)
+
+
+def _slot_specs(specs: Sequence[WeightSpec], adapters: AdapterShapes | None, dtype: np.dtype) -> tuple[WeightSpec, ...]:
+    return () if adapters is None else adapter_specs(specs, adapters, dtype)
 
 
 def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
@@ -272,7 +315,11 @@ def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
 
 
 def _model_size(
-    config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, max_model_len: int | None
+    config: DecoderConfig,
+    formats: NumberFormats,
+    mesh: DeviceMesh,
+    max_model_len: int | None,
+    adapters: AdapterShapes | None,
 ) -> ModelSize:
     dtype, quantization, kv_dtype, weight_dtype = formats
     storage = layers_quantization(quantization, config.layer_storage)
@@ -283,7 +330,7 @@ def _model_size(
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
-        weights_bytes=weights_bytes(specs, mesh),
+        weights_bytes=weights_bytes((*specs, *_slot_specs(specs, adapters, dtype)), mesh),
         kv_bytes_per_token=config.kv_bytes_per_token(
             vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
         ),
@@ -292,9 +339,11 @@ def _model_size(
         has_whole_steps=mesh.prefers_whole_steps,
         max_table_bytes=kernel.max_table_bytes,
         page_sizes=kernel.page_sizes,
+        max_positions=kernel.max_positions,
         memory=_memory_shapes(config, specs),
         media=media,
         media_bytes=0 if media is None else _rows_bytes(media, config.hidden_size, dtype),
+        adapters=adapters,
     )
 
 
@@ -360,4 +409,5 @@ def _head_shape(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
         formats.dtype,
         formats.kv_dtype,
         has_sinks=any(layer.attention.has_sinks for layer in config.layers),
+        has_memory=config.speech_encoder is not None,
     )

@@ -99,6 +99,11 @@ class ModelSpec(ABC):
         """The names of the model's programs."""
 
     @property
+    def hears(self) -> bool:
+        """Whether requests bring recordings."""
+        return False
+
+    @property
     @abstractmethod
     def log_fields(self) -> Mapping[str, Any]:
         """The model's kind and sizes, for the log."""

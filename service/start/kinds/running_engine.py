@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, override
 
 from service.api.served import Served, ServedModel, Vision
 from service.device.read_speed import ReadSpeed, measure_read_speed
 from service.engine.engine import Engine
-from service.engine.request import MAX_SEQUENCES, Request, Sampling
+from service.engine.request import MAX_SEQUENCES, Adapter, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.device_turns import DeviceTurns
 from service.errors import Draining, MalformedCheckpoint, Overloaded
@@ -32,9 +32,11 @@ class RunningEngine(Running):
         turns: DeviceTurns | None = None,
         *,
         image_encoder: ImageEncoder | PatchEncoder | None = None,
+        read_adapter: Callable[[str, str], Adapter] | None = None,
     ) -> None:
         """Start the device thread, which takes turns with other engines on an accelerator."""
         self._image_encoder = image_encoder
+        self._read_adapter = read_adapter
         max_stall_ms = context.settings.max_step_stall_ms
         self._engine = Engine(
             runner,
@@ -89,6 +91,7 @@ class RunningEngine(Running):
             stop_ids=text.tokenizer.eos_ids,
             defaults=text.tokenizer.defaults,
             operator_defaults=self._operator_defaults,
+            read_adapter=self._read_adapter,
             number_formats=self._formats,
             vision=self._vision(text, facts["name"]),
         )

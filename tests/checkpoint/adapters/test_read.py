@@ -155,7 +155,7 @@ def test_tensors_that_are_not_of_the_model_are_refused_by_name(
 
 def test_a_rank_above_the_limit_is_refused_with_both(tmp_path: Path):
     assert read(written(tmp_path / "a"), max_rank=3)
-    with pytest.raises(RefusedAdapter, match=r"has rank 3; the limit is 2"):
+    with pytest.raises(RefusedAdapter, match=r"has rank 3; MAX_LORA_RANK is 2"):
         read(tmp_path / "a", max_rank=2)
 
 

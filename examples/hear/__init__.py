@@ -1,0 +1,1 @@
+"""Transcribe recordings with the service."""
