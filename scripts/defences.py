@@ -119,7 +119,10 @@ DEFENCES = (
     Defence("T32", "service/engine/schedule/pages.py",
             "if placed.start < start + page_size and start < placed.end:", "if False:",
             "tests/engine/schedule/test_media.py::test_another_medium_or_place_shares_the_pages_before_it_alone"),
-    Defence("T33", "service/catalogue/catalogue.py",
+    Defence("T33", "service/api/work/remote_images.py",
+            "if not addresses or not all(map(self._is_allowed, addresses)):", "if False:",
+            "tests/api/work/test_remote_images.py::test_one_address_that_is_not_public_is_enough_to_refuse"),
+    Defence("T34", "service/catalogue/catalogue.py",
             'if inside.startswith("/") or "://" in inside or name_fault(inside) is not None:', "if False:",
             "tests/server/test_adapters.py::"
             "test_what_is_no_adapter_of_this_catalogue_is_refused_with_the_reason"),

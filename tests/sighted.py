@@ -1,4 +1,4 @@
-"""A tiny random SmolVLM as a checkpoint on disk, which sees tiles of 28 pixels."""
+"""Tiny random models that see, as checkpoints on disk: a SmolVLM with tiles of 28 pixels, and a Qwen3-VL."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from tests.media.image_files import image_file
 from tests.parity.family_cases import draw
-from tests.parity.vision_cases import CONFIG, IMAGE_SIZE
+from tests.parity.vision_cases import CONFIG, IMAGE_SIZE, QWEN_CONFIG
 from tests.served import DEMO
 
 PLACEHOLDER = "<image>"
@@ -26,6 +26,13 @@ TEMPLATE = (
     "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
     "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n"
     "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+QWEN_SPECIAL = ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")
+QWEN_TEMPLATE = (
+    "{% for message in messages %}{{message.role}}:{% if message.content is string %}{{message.content}}"
+    "{% else %}{% for part in message.content %}{% if part.type == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{part.text}}{% endif %}{% endfor %}{% endif %}"
+    "<end_of_utterance>{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
 PREPROCESSOR = {
     "do_image_splitting": True,
@@ -45,30 +52,49 @@ def sighted_tokenizer() -> tokenizers.Tokenizer:
 
 
 def save_sighted(folder: Path) -> None:
-    """Write the checkpoint."""
-    folder.mkdir(parents=True)
+    """Write the checkpoint of the SmolVLM."""
     tokenizer = sighted_tokenizer()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    text = CONFIG["text_config"] | {
-        "vocab_size": tokenizer.get_vocab_size(),
-        "max_position_embeddings": MAX_TOKENS,
-    }
+    text = CONFIG["text_config"] | {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": MAX_TOKENS}
     config = CONFIG | {
         "model_type": "smolvlm",
         "image_token_id": tokenizer.token_to_id(PLACEHOLDER),
         "text_config": text,
-        "torch_dtype": "float32",
     }
-    written = {"eos_token": "<end_of_utterance>", "chat_template": TEMPLATE}
+    _save(folder, tokenizer, config, PREPROCESSOR, TEMPLATE)
+
+
+def save_qwen(folder: Path) -> None:
+    """Write the checkpoint of the Qwen3-VL, whose images have up to 40 tokens."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    tokenizer.add_special_tokens([*QWEN_SPECIAL, "<end_of_utterance>"])
+    text = QWEN_CONFIG["text_config"] | {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "max_position_embeddings": MAX_TOKENS,
+    }
+    config = QWEN_CONFIG | {"image_token_id": tokenizer.token_to_id(QWEN_SPECIAL[0]), "text_config": text}
+    edge = 2 * QWEN_CONFIG["vision_config"]["patch_size"]
+    preprocessor = {
+        "size": {"shortest_edge": 9 * edge**2, "longest_edge": 40 * edge**2},
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    }
+    _save(folder, tokenizer, config, preprocessor, QWEN_TEMPLATE)
+
+
+def _save(folder: Path, tokenizer: tokenizers.Tokenizer, config: Any, preprocessor: Any, template: str) -> None:
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = config | {"torch_dtype": "float32"}
     for name, values in (
         ("config.json", config),
-        ("preprocessor_config.json", PREPROCESSOR),
-        ("tokenizer_config.json", written),
+        ("preprocessor_config.json", preprocessor),
+        ("tokenizer_config.json", {"eos_token": "<end_of_utterance>", "chat_template": template}),
     ):
         (folder / name).write_text(json.dumps(values))
     specs = decoder_weight_specs(read_config("m", config))
     stored = {tensor.name: tensor.shape for spec in specs for source in spec.sources for tensor in source.stored}
-    save_file({name: draw("smolvlm", name, shape) for name, shape in stored.items()}, folder / "model.safetensors")
+    drawn = {name: draw(config["model_type"], name, shape) for name, shape in stored.items()}
+    save_file(drawn, folder / "model.safetensors")
 
 
 def data_url(content: bytes | None = None, media_type: str = "image/png") -> str:

@@ -27,6 +27,7 @@ from service.observability.metrics import Metrics
 if TYPE_CHECKING:
     from service.api.batch.batches import Batches
     from service.api.memory.store import ResponseStore
+    from service.api.work.remote_images import RemoteImages
 
 FILES = "/v1/files"
 AUDIO = ("/v1/audio/transcriptions", "/v1/audio/translations")
@@ -49,6 +50,7 @@ def create_api(
     responses: "ResponseStore | None" = None,
     max_file_bytes: int = 0,
     max_audio_bytes: int = 25 * 1024 * 1024,
+    remote_images: "RemoteImages | None" = None,
     yield_to_steps: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """Return the ASGI app; it can answer, with 503, before the model is loaded.
@@ -67,6 +69,7 @@ def create_api(
         responses: those that are kept; None to keep none.
         max_file_bytes: a larger file is refused.
         max_audio_bytes: a larger recording is refused.
+        remote_images: fetches images by their addresses; None to refuse them.
         yield_to_steps: lowers the priority of a thread that works on a long text.
     """
     # FastAPI's own pages fetch scripts from elsewhere, and its document would lack the bodies.
@@ -82,6 +85,7 @@ def create_api(
         text_threads=text_threads,
         long_bodies=LongBodies(queue.long_work, text_threads, max_body_bytes=max_body_bytes),
         media=MediaProcesses(text_threads, max_file_bytes=max_audio_bytes),
+        remote_images=remote_images,
     )
     app.state.batches = batches
     app.state.responses = responses

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from service.encoder.encoder import Encoder
     from service.engine.engine import Engine
     from service.engine.request import Adapter
+    from service.engine.shapes import RowShapes
     from service.media.log_mel import Recording
+    from service.media.scaling import Scaler
     from service.media.tiles import Tiler
     from service.models.encoders.token_heads import TokenOutputs
     from service.observability.clock import Clock, QueueDeadline
@@ -117,14 +119,10 @@ class Served:
 class Vision:
     """How a model sees images."""
 
-    tiler: "Tiler"
+    cutter: "Tiler | Scaler"
     text: ImageText
     token_id: int  # that stands for a row
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of a tile."""
-        return self.text.num_rows
+    shapes: "RowShapes"
 
 
 @dataclass(frozen=True, kw_only=True)

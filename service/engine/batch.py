@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 
 from service.engine.limits import MAX_ATTENTION_HEADS
-from service.engine.request import Request, Sampling
+from service.engine.request import PlacedMedium, Request, Sampling
 from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
 from service.engine.steps.inputs import (
@@ -76,6 +76,8 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
     if any(planned.rows for planned in prompts):
         inputs = inputs._replace(media_rows=np.full(inputs.token_ids.shape, NOT_MEDIA, np.int32))
     _pack_rows(rows, inputs, bucket, shapes)
+    if inputs.positions is not None:
+        _pack_positions(rows, decodes, inputs.positions, bucket)
     sampled = [planned for planned in plan.seqs if planned.is_sampled]
     for planned in sampled:
         inputs.sampled[planned.slot] = planned.start + planned.num_tokens
@@ -112,7 +114,7 @@ def _pack_rows(
         inputs.token_ids[row, : end - start] = planned.token_ids[start - planned.start : end - planned.start]
         _pack_pages(inputs, bucket.num_seqs + row, planned)
         if inputs.media_rows is not None and shapes.media is not None:
-            inputs.media_rows[row, : end - start] = _numbers_of_rows(planned, start, end, shapes.media.num_rows)
+            inputs.media_rows[row, : end - start] = _numbers_of_rows(planned, start, end, shapes.media.place_rows)
         if inputs.row_adapters is not None:
             inputs.row_adapters[row] = planned.sequence.adapter_slot
         if planned.is_sampled:  # the last row's remains
@@ -126,15 +128,58 @@ def _pack_pages(inputs: StepInputs, row: int, planned: PlannedSequence) -> None:
         inputs.memory_table[row] = sequence.memory.pages
 
 
-def _numbers_of_rows(planned: PlannedSequence, start: int, end: int, num_rows: int) -> Int[np.ndarray, " token"]:
+def _numbers_of_rows(planned: PlannedSequence, start: int, end: int, place_rows: int) -> Int[np.ndarray, " token"]:
     """Return which rows of all media take the places of the tokens from position `start` to `end`."""
     numbers = np.full(end - start, NOT_MEDIA, np.int32)
     for rows in planned.rows:
         first, last = max(rows.start, start), min(rows.end, end)
         if first < last:
-            number = rows.place * num_rows + first - rows.start
-            numbers[first - start : last - start] = np.arange(number, number + last - first)
+            own = np.arange(first - rows.start, last - rows.start)
+            places = np.array(rows.places, np.int32)
+            numbers[first - start : last - start] = places[own // place_rows] * place_rows + own % place_rows
     return numbers
+
+
+def _pack_positions(
+    rows: Iterable[tuple[PlannedSequence, int, int]],
+    decodes: Iterable[PlannedSequence],
+    positions: Int[np.ndarray, "3 slot_and_token"],
+    bucket: Bucket,
+) -> None:
+    """Lay out the positions by time, row and column."""
+    for planned in decodes:
+        media = planned.sequence.request.media
+        positions[:, planned.slot] = positions_of(media, planned.start, planned.start + 1)[:, 0]
+    width = (positions.shape[1] - bucket.num_seqs) // max(bucket.num_rows, 1)
+    for row, (planned, start, end) in enumerate(rows):
+        first = bucket.num_seqs + row * width
+        positions[:, first : first + end - start] = positions_of(planned.sequence.request.media, start, end)
+
+
+def positions_of(media: Iterable[PlacedMedium], start: int, end: int) -> Int[np.ndarray, "3 token"]:
+    """Return the positions by time, row and column of the tokens from `start` to `end` of a text with media.
+
+    Source: transformers `modeling_qwen3_vl.py` (get_rope_index)
+    """
+    positions = np.tile(np.arange(start, end, dtype=np.int32), (3, 1))
+    shift = 0
+    for placed in media:
+        if placed.grid is None or placed.start >= end:
+            continue
+        first, last = max(placed.start, start), min(placed.end, end)
+        _, columns = placed.grid
+        if first < last:
+            own = np.arange(first - placed.start, last - placed.start, dtype=np.int32)
+            begin = placed.start + shift
+            positions[:, first - start : last - start] = [
+                np.full_like(own, begin),
+                begin + own // columns,
+                begin + own % columns,
+            ]
+        change = max(placed.grid) - placed.num_rows
+        positions[:, max(placed.end - start, 0) :] += change
+        shift += change
+    return positions
 
 
 def _most_useful(needed: Bucket, prompts: Sequence[PlannedSequence], shapes: EngineShapes) -> Bucket:

@@ -48,7 +48,7 @@ class Engine(DeviceThread):
             page_size=shapes.page_size,
             chunking=Chunking.of(shapes, max_stall_s),
             memory_pages=shapes.memory_pages,
-            num_media=0 if shapes.media is None else shapes.media.num_media,
+            media=shapes.media,
             encoder_parts=shapes.encoder_parts,
             adapter_slots=0 if shapes.adapters is None else shapes.adapters.num_slots,
         )

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Num
+from jaxtyping import Float
 
 from service.engine.constraint import Constraint
 from service.errors import ServiceError
@@ -61,7 +62,8 @@ class Medium:
     """What the model's encoder is given: the features of a window of sound, or the pixels of a picture."""
 
     digest: bytes  # of what it is; equal ones are encoded once
-    features: Num[np.ndarray, "*features"]
+    features: Any  # arrays, as the encoder takes them
+    num_rows: int = 0  # that take the places of tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,13 @@ class PlacedMedium:
 
     medium: Medium
     start: int  # position of its first row
-    num_rows: int
+    # Its rows by row and column, of a model whose positions have both; text behind it goes on after the longer one.
+    grid: tuple[int, int] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """The tokens whose places it takes."""
+        return self.medium.num_rows
 
     @property
     def end(self) -> int:

@@ -16,7 +16,7 @@ from service.engine.limits import MAX_ATTENTION_HEADS, MAX_LOGPROBS
 from service.engine.request import Adapter, Medium, StepLogprobs, TokenLogprobs
 from service.engine.schedule.memory import EncoderPart, Memory
 from service.engine.schedule.plan import Plan
-from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
+from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, RowShapes
 from service.engine.steps.encode import AttendInputs, KeepInputs, MediaInputs, RememberInputs
 from service.engine.steps.inputs import (
     NOT_MEDIA,
@@ -35,6 +35,7 @@ from service.engine.steps.keys import (
     Embed,
     Layers,
     MemoryPart,
+    OfEncoder,
     OfMemory,
     ProgramKey,
     Sample,
@@ -46,6 +47,7 @@ from service.engine.steps.keys import (
     usual_sampler,
     whole_keys,
 )
+from service.engine.steps.keys import EncoderPart as EncoderStage
 from service.engine.steps.logprobs import FIRST_TOP
 from service.engine.steps.sampling import Sampled
 from service.engine.steps.step import Embedded, GroupInputs, SlotState
@@ -279,19 +281,23 @@ class Runner:
 
     def encode(self, part: EncoderPart) -> "EncodedPart":
         """Start a part of an encoding: some layers of the encoder, after which the last part keeps the output."""
-        hidden = self._encoded
+        hidden, medium, media = self._encoded, part.memory.medium, self.shapes.media
+        num_rows = 0 if media is None else media.padded(medium.num_rows)
         if part.number == 0:
-            features = part.memory.medium.features
-            hidden = self._executables[SingleProgram.ENCODE_BEGIN](self._weights, [], features)
+            begin = self._executables[OfEncoder(EncoderStage.BEGIN, num_rows=num_rows)]
+            hidden = begin(self._weights, [], medium.features)
         group = self._encoder_groups[part.number]
-        self._encoded = hidden = self._executables[OfMemory(MemoryPart.ENCODE, group.kind)](group.weights, [], hidden)
+        run = self._executables[OfEncoder(EncoderStage.LAYERS, group.kind, num_rows)]
+        self._encoded = hidden = run(group.weights, [], hidden)
         if not part.is_last:
             return EncodedPart(hidden)
         self._encoded = None
-        output = self._executables[SingleProgram.ENCODE_END](self._weights, [], hidden)
-        if self.shapes.media is not None:
-            kept = KeepInputs(output, scalar(part.memory.pages[0]))
-            return EncodedPart(self._executables[SingleProgram.KEEP_ROWS]([], self._state.rows, kept))
+        output = self._executables[OfEncoder(EncoderStage.END, num_rows=num_rows)](self._weights, [], hidden)
+        if media is not None:
+            places = np.full(media.places_for(num_rows), media.num_places, np.int32)  # which writes nothing
+            places[: len(part.memory.pages)] = part.memory.pages
+            keep = self._executables[OfEncoder(EncoderStage.KEEP, num_rows=num_rows)]
+            return EncodedPart(keep([], self._state.rows, KeepInputs(output, places)))
         inputs = RememberInputs(output, np.array(part.memory.pages, np.int32))
         done = [
             self._executables[OfMemory(MemoryPart.REMEMBER, g.kind)](g.weights, g.cache, inputs) for g in self._groups
@@ -321,7 +327,7 @@ class Runner:
         for group in self._groups:
             of_group = GroupInputs(layers, page_table, places, memory_table)
             if heads is None:
-                executable = self._executables[Layers(bucket, group.kind)]
+                executable = self._executables[Layers(bucket, group.kind, has_media=layers.added is not None)]
                 hidden, last = executable(group.weights, group.cache, of_group)
             else:
                 attend = self._executables[OfMemory(MemoryPart.ATTEND, group.kind)]
@@ -329,14 +335,16 @@ class Runner:
                     group.weights, group.cache, AttendInputs(of_group, heads(group.layers))
                 )
                 scores.append((group.layers, of_heads))
-            layers = layers._replace(hidden=hidden)
+            layers = layers._replace(hidden=hidden, added=None)
         return ModelOutputs(hidden, hidden if last is None else last, sampled, tuple(scores))
 
     def _embed(self, bucket: Bucket, inputs: StepInputs) -> Embedded:
-        if inputs.media_rows is None:
-            return self._run(Embed(bucket), inputs.packed)
-        [rows] = self._state.rows
-        return self._run(Embed(bucket, has_media=True), MediaInputs(inputs.packed, inputs.media_rows, rows))
+        if inputs.media_rows is not None:
+            [rows] = self._state.rows
+            packed = MediaInputs(inputs.packed, inputs.positions, inputs.media_rows, rows)
+            return self._run(Embed(bucket, has_media=True), packed)
+        packed = inputs.packed if inputs.positions is None else MediaInputs(inputs.packed, inputs.positions)
+        return self._run(Embed(bucket), packed)
 
     def sample(self, outputs: ModelOutputs, sampler: Sampler, token_mask: HostOrDevice | None = None) -> Sampled:
         """Start the sampling of the tokens that follow a step.
@@ -447,15 +455,18 @@ class Runner:
         if shapes.media is None:
             assert shapes.memory is not None
             self._run_padded_attention()
-            medium = np.zeros(shapes.memory.medium, np.float32)
-            memory = Memory(Medium(b"", medium), b"", [shapes.num_pages] * shapes.memory_pages, 0)
-        else:
-            medium = np.zeros(shapes.media.medium, np.uint8)
-            memory = Memory(Medium(b"", medium), b"", [shapes.media.num_media], 0)
-            for bucket in shapes.prompt_buckets:
-                step = empty_step(bucket, shapes)
-                media_rows = np.full(step.token_ids.shape, NOT_MEDIA, np.int32)
-                jax.block_until_ready(self._embed(bucket, step._replace(media_rows=media_rows)))
+            medium = Medium(b"", np.zeros(shapes.memory.medium, np.float32))
+            self._encode_padding(Memory(medium, b"", [shapes.num_pages] * shapes.memory_pages, 0))
+            return
+        for num_rows in shapes.media.num_rows:
+            medium = Medium(b"", _any_features(shapes.media, num_rows), num_rows)
+            self._encode_padding(Memory(medium, b"", [], 0))
+        for bucket in shapes.prompt_buckets:
+            step = empty_step(bucket, shapes)
+            media_rows = np.full(step.token_ids.shape, NOT_MEDIA, np.int32)
+            jax.block_until_ready(self.run_model(bucket, step._replace(media_rows=media_rows)).last)
+
+    def _encode_padding(self, memory: Memory) -> None:
         count = len(self._encoder_groups)
         for number in range(count):
             jax.block_until_ready(self.encode(EncoderPart(memory, number, number == count - 1)).output)
@@ -480,6 +491,14 @@ class Runner:
             return ()  # without waiting for the hidden states
         parts = pack_prompts(step, np.asarray(hidden), self.shapes.num_slots)
         return tuple(self._run(SingleProgram.PROMPT_LOGPROBS, part) for part in parts)
+
+
+def _any_features(media: RowShapes, num_rows: int) -> Any:
+    """Return features of a medium, as the encoder takes them."""
+    if not media.has_grid:
+        return np.zeros(media.features, np.uint8)
+    patches, values = media.features
+    return np.zeros((num_rows * patches, values), np.uint8), np.ones(2, np.int32)
 
 
 def _begin_copy(step: PackedStep, sampled: Sampled) -> None:

@@ -50,10 +50,21 @@ class MemoryShapes:
 class RowShapes:
     """The sizes of the rows that media take in place of tokens, and of what they are encoded from."""
 
-    num_media: int  # that have rows at the same time
-    num_rows: int  # of a medium
-    num_parts: int  # in which it is encoded, one between two steps
-    medium: tuple[int, ...]  # features of each
+    num_places: int  # for rows of media at the same time
+    place_rows: int  # of one place; a medium takes as many places as it needs
+    num_rows: tuple[int, ...]  # to which media are padded for their encoding, smallest first
+    num_parts: int  # in which a medium is encoded, one between two steps
+    features: tuple[int, ...]  # of a medium; of one that has any shape, patches of a row and values of a patch
+    num_added: int = 0  # of the decoder's first layers, after each of which media add to the hidden states
+    has_grid: bool = False  # whether positions are those of time, row and column
+
+    def places_for(self, num_rows: int) -> int:
+        """Return how many places so many rows take."""
+        return -(-num_rows // self.place_rows)
+
+    def padded(self, num_rows: int) -> int:
+        """Return to how many rows a medium is padded."""
+        return next(size for size in self.num_rows if size >= num_rows)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _fit_pages(
         row_tokens=_row_tokens(page_size, max_prefill_tokens),
         skips_padding=model.skips_padding,
         has_sampling_variants=not model.is_host,
-        has_whole_steps=model.has_whole_steps and model.memory is None,
+        has_whole_steps=model.has_whole_steps and model.memory is None and not (model.media and model.media.has_grid),
         memory=model.memory,
         media=model.media,
         adapters=model.adapters,

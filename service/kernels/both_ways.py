@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 # Scores that exist at the same time per head: 3 MB in float32, so that a block stays near the cache of a CPU.
 MOST_PAIRS = 3 * 2**18
@@ -14,8 +14,9 @@ def attend_both_ways(
     value: Float[Array, "token head head_dim"],
     *,
     scale: float,
+    count: Int[Array, ""] | None = None,
 ) -> Float[Array, "token head head_dim"]:
-    """Attend from each token to all, a block of queries at a time.
+    """Attend from each token to all, or to the first `count`, a block of queries at a time.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1.
     """
@@ -26,6 +27,8 @@ def attend_both_ways(
 
     def attend(part: Float[Array, "head query head_dim"]) -> Float[Array, "head query head_dim"]:
         scores = jnp.einsum("hqd,hkd->hqk", part, keys, preferred_element_type=jnp.float32)
+        if count is not None:
+            scores = jnp.where((jnp.arange(num_tokens) < count)[None, None, :], scores, -jnp.inf)
         return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores, axis=-1).astype(values.dtype), values)
 
     with jax.named_scope("attention"):

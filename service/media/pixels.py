@@ -45,6 +45,14 @@ class Resize(NamedTuple):
     is_wanted: bool = True  # whether it is a picture of the answer, and not only a step towards one
 
 
+class Shown(NamedTuple):
+    """A part of an image as an encoder takes it."""
+
+    features: Any  # arrays
+    num_rows: int  # tokens whose places it takes
+    grid: tuple[int, int] | None = None  # rows by row and column, if positions have both
+
+
 def header(size: Size, num_pictures: int) -> bytes:
     """Return the header of so many pictures of an image."""
     return HEADER.pack(MAGIC, *size, num_pictures)

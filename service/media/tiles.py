@@ -11,19 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from service.errors import MalformedCheckpoint
-from service.media.pixels import Filter, Picture, Resize, Size
+from service.media.pixels import Filter, Picture, Resize, Shown, Size
+from service.media.preprocessor import FILE, read_resampling
 
-FILE = "preprocessor_config.json"
 LARGEST_EDGE = 4096  # pixels, whatever the file asks for
-# What encoders here take: pixels from -1 to 1.
-EXPECTED = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.5, 0.5, 0.5],
-}
-RESCALE_FACTOR = 1 / 255
 
 
 class Tiling(NamedTuple):
@@ -44,11 +35,12 @@ class Tiler:
     """Cuts images into tiles."""
 
     tile_size: int  # pixels of an edge
+    tile_rows: int  # tokens of a tile
     longest_edge: int  # to which an image is brought before it is cut
     is_splitting: bool = True  # whether there are tiles, and not the whole image alone
     resampling: Filter = Filter.LANCZOS
 
-    def tiling(self, size: Size, *, is_coarse: bool = False) -> Tiling:
+    def plan(self, size: Size, *, is_coarse: bool = False) -> Tiling:
         """Return how an image of a size is cut; `is_coarse` asks for the whole image alone."""
         whole = Resize(Size(self.tile_size, self.tile_size))
         fitted = _bounded(_with_longest_edge(size, self.longest_edge))
@@ -60,7 +52,16 @@ class Tiler:
             return Tiling((Resize(fitted, is_wanted=False), whole), 0, 0)
         return Tiling((Resize(fitted, is_wanted=False), Resize(sheet), whole), rows, columns)
 
-    def tiles(self, tiling: Tiling, pictures: Sequence[Picture]) -> list[Picture]:
+    @property
+    def fewest_rows(self) -> int:
+        """The tokens of the smallest image."""
+        return self.tile_rows
+
+    def num_rows(self, tiling: Tiling) -> list[int]:
+        """Return the tokens of each part of an image."""
+        return [self.tile_rows] * tiling.num_tiles
+
+    def shown(self, tiling: Tiling, pictures: Sequence[Picture]) -> list[Shown]:
         """Return the tiles of an image in the order of a prompt, row by row, and then the whole image."""
         *sheets, whole = pictures
         size = self.tile_size
@@ -70,31 +71,22 @@ class Tiler:
             for row in range(tiling.rows)
             for column in range(tiling.columns)
         ]
-        return [*found, whole]
+        return [Shown(tile, self.tile_rows) for tile in (*found, whole)]
 
 
-def read_tiler(uri: str, values: Mapping[str, Any], *, tile_size: int) -> Tiler:
+def read_tiler(uri: str, values: Mapping[str, Any], *, tile_size: int, tile_rows: int) -> Tiler:
     """Read a `preprocessor_config.json`.
 
     Args:
         uri: the checkpoint, for errors.
         values: the file's.
         tile_size: what the model's encoder takes, in pixels of an edge.
+        tile_rows: tokens of a tile.
 
     Raises:
         MalformedCheckpoint: the file is missing, or asks for what is not done here.
     """
-    if not values:
-        raise MalformedCheckpoint(uri, FILE, "is missing; it says how the model sees images")
-    for name, expected in EXPECTED.items():
-        if values.get(name, expected) != expected:
-            raise MalformedCheckpoint(uri, FILE, f"{name} = {values[name]!r} is not served; only {expected!r}")
-    factor = values.get("rescale_factor", RESCALE_FACTOR)
-    if not isinstance(factor, float) or not math.isclose(factor, RESCALE_FACTOR):
-        raise MalformedCheckpoint(uri, FILE, f"rescale_factor = {factor!r} is not served; only 1/255")
-    resampling = values.get("resample", Filter.LANCZOS)
-    if resampling not in tuple(Filter):
-        raise MalformedCheckpoint(uri, FILE, f"resample = {resampling!r} is not served; only {[*map(int, Filter)]}")
+    resampling = read_resampling(uri, values, Filter.LANCZOS)
     stated = _longest_edge(uri, values, "max_image_size", tile_size)
     if stated != tile_size:
         raise MalformedCheckpoint(
@@ -102,9 +94,10 @@ def read_tiler(uri: str, values: Mapping[str, Any], *, tile_size: int) -> Tiler:
         )
     return Tiler(
         tile_size,
+        tile_rows,
         _longest_edge(uri, values, "size", 4 * tile_size),
         bool(values.get("do_image_splitting", True)),
-        Filter(resampling),
+        resampling,
     )
 
 

@@ -3,26 +3,43 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import haliax as hax
 import jax
+import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from service.kernels.both_ways import attend_both_ways
 from service.kernels.products.linear import PLAIN, Products
-from service.models.description import ENCODER_PREFIX, Attention, ImageEncoder, SpeechEncoder
+from service.models.description import ENCODER_PREFIX, Attention, ImageEncoder, Norm, PatchEncoder, SpeechEncoder
 from service.models.feed_forward import feed_forward
 from service.models.interface import LayerGroup, Weights
-from service.models.layer_groups import layer_groups
+from service.models.layer_groups import encoder_groups
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
 from service.models.weight_spec import WeightSpec
 
 
+class Places(NamedTuple):
+    """Where the positions of an encoder are, if that depends on what is encoded."""
+
+    cosine: Float[Array, "position half_head_dim"]
+    sine: Float[Array, "position half_head_dim"]
+    num_used: Int[Array, ""]  # positions that are there; the others are padding
+
+    def turned(self, heads: Float[Array, "position head head_dim"]) -> Float[Array, "position head head_dim"]:
+        """Rotate queries or keys by their positions."""
+        first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
+        cosine, sine = self.cosine[:, None], self.sine[:, None]
+        turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+        return turned.astype(heads.dtype)
+
+
 @dataclass(frozen=True)
-class BothWays[Description: (SpeechEncoder, ImageEncoder)]:
+class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
     """An encoder of one description, in one dtype, between its beginning and its end."""
 
     config: Description
@@ -33,26 +50,32 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder)]:
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, cut into groups that are compiled separately."""
-        return layer_groups(self.config.layers, self.specs, prefix=ENCODER_PREFIX)
+        return encoder_groups(self.config, self.specs)
 
-    def run_layer_group(
-        self, group: LayerGroup, weights: Sequence[jax.Array], hidden: Float[Array, "position hidden"]
+    def _run_layers(
+        self,
+        group: LayerGroup,
+        weights: Sequence[jax.Array],
+        hidden: Float[Array, "position hidden"],
+        places: Places | None = None,
     ) -> Float[Array, "position hidden"]:
-        """Run a group's layers."""
         named, x = self._named(dict(zip(group.weights, weights, strict=True))), hax.named(hidden, ("token", "embed"))
         for number in group.layers:
             layer, prefix = self.config.layers[number], f"{ENCODER_PREFIX}layers.{number}."
             own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
-            x = x + self._attended(normalized(x, layer.attention_norm, own, "attention_norm"), layer.attention, own)
+            inside = normalized(x, layer.attention_norm, own, "attention_norm")
+            x = x + self._attended(inside, layer.attention, own, places)
             inside = normalized(x, layer.mlp_norm, own, "mlp_norm")
             x = x + feed_forward(inside, layer.feed_forward, own, self._multiply)
         return x.rearrange(("token", "embed")).array
 
-    def _final_norm(self, weights: Weights, hidden: Float[Array, "position hidden"]) -> Float[Array, "position hidden"]:
+    def _final_norm(
+        self, norm: Norm, weights: Weights, hidden: Float[Array, "position hidden"]
+    ) -> Float[Array, "position hidden"]:
         names = [spec.name for spec in self.specs if spec.name.startswith(f"{ENCODER_PREFIX}final_norm")]
         named = self._named({name: weights[name] for name in names})
         own = {name.removeprefix(ENCODER_PREFIX): array for name, array in named.items()}
-        return normalized(hax.named(hidden, ("token", "embed")), self.config.final_norm, own, "final_norm").array
+        return normalized(hax.named(hidden, ("token", "embed")), norm, own, "final_norm").array
 
     @cached_property
     def _multiply(self) -> Multiply:
@@ -62,13 +85,18 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder)]:
         axes = {spec.name: spec.axes for spec in self.specs}
         return {name: hax.named(array, axes[name]) for name, array in weights.items()}
 
-    def _attended(self, x: NamedArray, description: Attention, weights: NamedWeights) -> NamedArray:
+    def _attended(
+        self, x: NamedArray, description: Attention, weights: NamedWeights, places: Places | None
+    ) -> NamedArray:
         qkv = self._multiply(x, weights, "qkv", ("embed",)).rearrange(("token", "kv_head", "qkv_group", "head_dim"))
         bias = weights["qkv_bias"].rearrange(("kv_head", "qkv_group", "head_dim")).array
         query, key, value = (qkv.array[:, :, part] for part in range(3))
         if description.has_key_bias:
             key = key + bias[None, :, 1]
         query, value = query + bias[None, :, 0], value + bias[None, :, -1]
-        attended = attend_both_ways(query, key, value, scale=description.scale)
+        count = None
+        if places is not None:
+            query, key, count = places.turned(query), places.turned(key), places.num_used
+        attended = attend_both_ways(query, key, value, scale=description.scale, count=count)
         merged = hax.named(attended.reshape(len(attended), -1), ("token", "heads"))
         return self._multiply(merged, weights, "output", ("heads",)) + weights["output_bias"]

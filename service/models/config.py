@@ -46,6 +46,17 @@ class HubConfig:
         """Return a positive integer, or the default where the key is absent or null."""
         return default if self.values.get(key) is None else self.required_int(key)
 
+    def part(self, key: str) -> "HubConfig":
+        """Return a part of the file as a file of its own.
+
+        Raises:
+            UnsupportedModel: it is missing, or no object.
+        """
+        values = self.values.get(key)
+        if not isinstance(values, dict):
+            raise self.refuse(f"{key} is {type(values).__name__}, which should be an object.")
+        return HubConfig(self.uri, values, self.max_model_len)
+
     def flag(self, key: str, *, default: bool = False) -> bool:
         """Return a boolean, or the default where the key is absent or null."""
         value = self.values.get(key)

@@ -26,12 +26,13 @@ from service.kernels.sharded import ShardedAttention
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, weight_parts
 from service.models.attention import MemoryAttention, StepAttention
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.description import DecoderConfig
+from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder, SpeechEncoder
 from service.models.feed_forward import feed_forward
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
 from service.models.layer_groups import layer_groups
 from service.models.multiply import Multiply, NamedWeights, TokenAdapters
 from service.models.norm import normalized
+from service.models.patches import PatchEncoding
 from service.models.quantization import Quantization, scale_name
 from service.models.rope import RopeConfig
 from service.models.rotation import Rotation
@@ -89,11 +90,22 @@ class Decoder:
 
     @property
     def encoder(self) -> SpeechEncoding | ImageEncoding | None:
-        """The encoder of what is heard or seen."""
-        if self.config.image_encoder is not None:
-            return ImageEncoding(self.config.image_encoder, self.weight_specs(), self.dtype, self.products)
-        config = self.config.speech_encoder
-        return None if config is None else SpeechEncoding(config, self.weight_specs(), self.dtype, self.products)
+        """The encoder of what is heard, or seen in one shape."""
+        config, of_all = self.config.media_encoder, (self.weight_specs(), self.dtype, self.products)
+        match config:
+            case SpeechEncoder():
+                return SpeechEncoding(config, *of_all)
+            case ImageEncoder():
+                return ImageEncoding(config, *of_all)
+            case _:
+                return None
+
+    def encoder_of(self, num_rows: int) -> SpeechEncoding | ImageEncoding | PatchEncoding | None:
+        """Return the encoder of what has so many rows at most; None of a model without one."""
+        config = self.config.image_encoder
+        if not isinstance(config, PatchEncoder):
+            return self.encoder
+        return PatchEncoding(config, self.weight_specs(), self.dtype, self.products, num_rows, self.hidden_size)
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:
         """Name every weight array, and those of the slots of adapters."""
@@ -119,7 +131,7 @@ class Decoder:
         )
 
     def embed(
-        self, weights: Weights, token_ids: Int[Array, " token"], positions: Int[Array, " token"]
+        self, weights: Weights, token_ids: Int[Array, " token"], positions: Int[Array, "*axis token"]
     ) -> tuple[Float[Array, "token hidden"], tuple[Rotation, ...]]:
         """Return the tokens' embeddings, and the RoPE tables of their positions, one for each rotation."""
         config, named = self.config, self._named(weights, self.weight_specs())
@@ -195,6 +207,8 @@ class Decoder:
             made = feed_forward(x, layer.feed_forward, own, multiply)
             added = normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
             hidden = hidden + _scaled(added, layer.residual_multiplier)
+            if inputs.added is not None and number < len(inputs.added):
+                hidden = hidden + hax.named(inputs.added[number], ("token", "embed"))
             new_cache.append(new_layer_cache)
         return hidden.rearrange(("token", "embed")).array, tuple(new_cache), scores
 
@@ -270,8 +284,12 @@ class Decoder:
             hidden = hidden.astype(jnp.float32) * scale.take("vocab", token_ids)
         return hidden.astype(self.dtype)
 
-    def _rotation(self, rope: RopeConfig, positions: Int[Array, " token"]) -> Rotation:
-        angles = positions.astype(jnp.float32)[:, None] * rope.inverse_frequencies()[None, :]
+    def _rotation(self, rope: RopeConfig, positions: Int[Array, "*axis token"]) -> Rotation:
+        by_axis = positions.astype(jnp.float32).reshape(-1, positions.shape[-1])
+        each = [of_axis[:, None] * rope.inverse_frequencies()[None, :] for of_axis in by_axis]
+        angles = each[0]
+        for axis, other in enumerate(each[1:], start=1):
+            angles = jnp.where((rope.axes() == axis)[None, :], other, angles)
         cosine, sine = jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor
         return Rotation(cosine.astype(self.dtype), sine.astype(self.dtype))
 

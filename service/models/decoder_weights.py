@@ -17,6 +17,7 @@ from service.models.description import (
     ImageEncoder,
     Layer,
     Norm,
+    PatchEncoder,
     SpeechEncoder,
     TensorNames,
 )
@@ -64,8 +65,10 @@ def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:
         yield _product("unembed", ("vocab", "embed"), (vocab, embed), f"{names.head}.weight")
     if config.speech_encoder is not None:
         yield from _speech_encoder(config.speech_encoder)
-    if config.image_encoder is not None:
+    if isinstance(config.image_encoder, ImageEncoder):
         yield from _image_encoder(config.image_encoder, embed)
+    if isinstance(config.image_encoder, PatchEncoder):
+        yield from _patch_encoder(config.image_encoder, embed)
 
 
 def _speech_encoder(encoder: SpeechEncoder) -> Iterator[WeightSpec]:
@@ -89,6 +92,34 @@ def _image_encoder(encoder: ImageEncoder, output_size: int) -> Iterator[WeightSp
     yield from _encoder_layers(encoder)
     merged = encoder.merge_size**2 * embed
     yield _product("encoder.projection", ("row", "merged"), (output_size, merged), f"{encoder.projection}.weight")
+
+
+def _patch_encoder(encoder: PatchEncoder, output_size: int) -> Iterator[WeightSpec]:
+    names, embed, patch = encoder.names, encoder.hidden_size, encoder.patch_size
+    patches, shape = f"{names.prefix}{names.embed}", (embed, 3, encoder.num_frames, patch, patch)
+    source = TensorSource(f"{patches}.weight", shape, shape)
+    axes = ("embed", "channel", "frame", "patch_row", "patch_column")
+    yield WeightSpec("encoder.patches", axes, shape, (source,))
+    yield _plain("encoder.patches_bias", ("embed",), (embed,), f"{patches}.bias")
+    positions = (encoder.num_positions**2, embed)
+    yield _plain("encoder.positions", ("position", "embed"), positions, f"{names.prefix}{names.positions}.weight")
+    for number, layer in enumerate(encoder.layers):
+        yield from _layer(layer, f"encoder.layers.{number}.", names.of_layer(number), embed, names)
+        if number in encoder.taps:
+            theirs = f"{names.prefix}deepstack_merger_list.{encoder.taps.index(number)}."
+            yield from _merger(
+                encoder, f"encoder.layers.{number}.tap.", theirs, output_size, norm_size=encoder.merge_size**2 * embed
+            )
+    yield from _merger(encoder, "encoder.rows.", f"{names.prefix}merger.", output_size, norm_size=embed)
+
+
+def _merger(encoder: PatchEncoder, ours: str, theirs: str, output_size: int, *, norm_size: int) -> Iterator[WeightSpec]:
+    merged = encoder.merge_size**2 * encoder.hidden_size
+    yield from _norm(encoder.norm, f"{ours}norm", norm_size, theirs, encoder.names, tensor="norm")
+    yield _product(f"{ours}up", ("inner", "merged"), (merged, merged), f"{theirs}linear_fc1.weight")
+    yield _plain(f"{ours}up_bias", ("inner",), (merged,), f"{theirs}linear_fc1.bias")
+    yield _product(f"{ours}down", ("row", "inner"), (output_size, merged), f"{theirs}linear_fc2.weight")
+    yield _plain(f"{ours}down_bias", ("row",), (output_size,), f"{theirs}linear_fc2.bias")
 
 
 def _encoder_layers(encoder: SpeechEncoder | ImageEncoder) -> Iterator[WeightSpec]:

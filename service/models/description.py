@@ -249,6 +249,32 @@ class ImageEncoder:
 
 
 @dataclass(frozen=True)
+class PatchEncoder:
+    """The encoder of a picture of any shape: patches with positions in two dimensions, and layers that look both ways.
+
+    A square of neighbouring patches becomes one row. The rows after some of the layers are added to the hidden states
+    of the decoder's first layers.
+    """
+
+    patch_size: int  # pixels of an edge
+    merge_size: int  # patches of an edge of what is one row
+    num_frames: int  # that a patch has weights for; a picture fills all of them
+    hidden_size: int
+    layers: tuple[Layer, ...]
+    num_positions: int  # learned, of an edge; those of a picture lie between them
+    theta: float  # base of the rotation by row and column
+    norm: Norm  # before rows are made
+    taps: tuple[int, ...]  # layers after which rows are made, too
+    names: TensorNames
+    token_id: int  # that stands for a row in a prompt
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a picture; 0 if that depends on the picture."""
+        return 0
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
     """A decoder: embeddings, layers, and the way from hidden states to logits."""
 
@@ -267,10 +293,10 @@ class DecoderConfig:
     logits_multiplier: float = 1.0
     logits_soft_cap: float | None = None  # logits are squeezed into (-logits_soft_cap, logits_soft_cap)
     speech_encoder: SpeechEncoder | None = None  # whose output is the memory of the layers
-    image_encoder: ImageEncoder | None = None  # whose rows take the places of tokens
+    image_encoder: ImageEncoder | PatchEncoder | None = None  # whose rows take the places of tokens
 
     @property
-    def media_encoder(self) -> SpeechEncoder | ImageEncoder | None:
+    def media_encoder(self) -> SpeechEncoder | ImageEncoder | PatchEncoder | None:
         """The encoder of what is heard or seen."""
         return self.speech_encoder or self.image_encoder
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int
 
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging, Regions
@@ -36,6 +36,7 @@ class LayerGroupInputs(NamedTuple):
     rotation: Any  # as `embed` returned it
     regions: Regions
     memory: Regions | None = None  # the pages of each sequence's encoder output; None for a model without an encoder
+    added: Float[Array, "layer token hidden"] | None = None  # to the hidden states after each of the first layers
     adapters: Int[Any, " token"] | None = None  # the slot of each token's adapter, -1 for none; None without slots
 
 
@@ -56,22 +57,20 @@ class MediaEncoder(Protocol):
         ...
 
     @property
-    def features(self) -> jax.ShapeDtypeStruct:
-        """The shape of what a medium is encoded from."""
+    def features(self) -> Any:
+        """The shapes of what a medium is encoded from, a pytree."""
         ...
 
-    def begin(self, weights: Weights, features: Num[Array, "*features"]) -> Float[Array, "position hidden"]:
+    def begin(self, weights: Weights, features: Any) -> Any:
         """Return the hidden states before the first layer."""
         ...
 
-    def run_layer_group(
-        self, group: LayerGroup, weights: Sequence[jax.Array], hidden: Float[Array, "position hidden"]
-    ) -> Float[Array, "position hidden"]:
+    def run_layer_group(self, group: LayerGroup, weights: Sequence[jax.Array], hidden: Any) -> Any:
         """Run a group's layers."""
         ...
 
-    def end(self, weights: Weights, hidden: Float[Array, "position hidden"]) -> Float[Array, "row output"]:
-        """Return the output."""
+    def end(self, weights: Weights, hidden: Any) -> Float[Array, "row *level output"]:
+        """Return the output; of rows that take the places of tokens also what the decoder's first layers add."""
         ...
 
 
@@ -84,9 +83,8 @@ class TakesMedia(Protocol):
         """The positions of a sequence's memory."""
         ...
 
-    @property
-    def encoder(self) -> MediaEncoder | None:
-        """The encoder; None of a model without one."""
+    def encoder_of(self, num_rows: int) -> MediaEncoder | None:
+        """Return the encoder of media that have so many rows at most; None of a model without one."""
         ...
 
     def attend_layer_group(
@@ -160,7 +158,7 @@ class PagedDecoder(Protocol):
         ...
 
     def embed(
-        self, weights: Weights, token_ids: Int[Array, " token"], positions: Int[Array, " token"]
+        self, weights: Weights, token_ids: Int[Array, " token"], positions: Int[Array, "*axis token"]
     ) -> tuple[Float[Array, "token hidden"], Any]:
         """Return the hidden states before the first layer group, and a pytree of the positions for every group."""
         ...

@@ -8,6 +8,7 @@ Calling one for a few layers at a time costs no measurable time: the device is s
 from collections.abc import Hashable, Sequence
 
 from service.models.adapter_arrays import A, B
+from service.models.description import ENCODER_PREFIX, ImageEncoder, PatchEncoder, SpeechEncoder
 from service.models.interface import LayerGroup
 from service.models.weight_spec import WeightSpec
 
@@ -17,7 +18,7 @@ USUAL_SIZE = 5
 
 
 def layer_groups(
-    layers: Sequence[Hashable], specs: Sequence[WeightSpec], *, prefix: str = ""
+    layers: Sequence[Hashable], specs: Sequence[WeightSpec], *, prefix: str = "", part: range | None = None
 ) -> tuple[LayerGroup, ...]:
     """Cut layers into groups of as few kinds as possible.
 
@@ -25,24 +26,47 @@ def layer_groups(
         layers: the description of each; layers of equal description have equal traces.
         specs: the weights of the model.
         prefix: precedes `layers.` in the names of the weights, and the kinds of the groups.
+        part: the layers that are cut; None for all.
     """
+    cut_layers = range(len(layers)) if part is None else part
 
     def cost(size: int) -> tuple[int, int]:
-        num_kinds = len({tuple(layers[layer] for layer in part) for part in _cut(len(layers), size)})
+        num_kinds = len({tuple(layers[layer] for layer in group) for group in _cut(cut_layers, size)})
         return num_kinds, abs(size - USUAL_SIZE)
 
     first_of_kind: dict[tuple[Hashable, ...], range] = {}
     groups = []
-    for part in _cut(len(layers), min(GROUP_SIZES, key=cost)):
-        first = first_of_kind.setdefault(tuple(layers[layer] for layer in part), part)
-        weights = _weights(specs, part, prefix)
+    for group in _cut(cut_layers, min(GROUP_SIZES, key=cost)):
+        first = first_of_kind.setdefault(tuple(layers[layer] for layer in group), group)
+        weights = _weights(specs, group, prefix)
         adapters = tuple(name for name in weights if name.endswith((A, B)))
-        groups.append(LayerGroup(_kind(first, prefix), part, weights, adapters))
+        groups.append(LayerGroup(_kind(first, prefix), group, weights, adapters))
     return tuple(groups)
 
 
-def _cut(num_layers: int, size: int) -> list[range]:
-    return [range(first, min(first + size, num_layers)) for first in range(0, num_layers, size)]
+def encoder_groups(
+    encoder: SpeechEncoder | ImageEncoder | PatchEncoder, specs: Sequence[WeightSpec]
+) -> tuple[LayerGroup, ...]:
+    """Cut the layers of an encoder into groups, of which one ends after each layer with a tap.
+
+    Args:
+        encoder: its description.
+        specs: the weights of the model.
+    """
+    if not isinstance(encoder, PatchEncoder):
+        return layer_groups(encoder.layers, specs, prefix=ENCODER_PREFIX)
+    layers = [(layer, number in encoder.taps) for number, layer in enumerate(encoder.layers)]
+    ends = sorted({*(tap + 1 for tap in encoder.taps), len(layers)})
+    parts = [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+    groups = [group for part in parts for group in layer_groups(layers, specs, prefix=ENCODER_PREFIX, part=part)]
+    kinds: dict[tuple[Hashable, ...], str] = {}
+    for group in groups:
+        kinds.setdefault(tuple(layers[layer] for layer in group.layers), group.kind)
+    return tuple(group._replace(kind=kinds[tuple(layers[layer] for layer in group.layers)]) for group in groups)
+
+
+def _cut(layers: range, size: int) -> list[range]:
+    return [layers[first : first + size] for first in range(0, len(layers), size)]
 
 
 def _kind(layers: range, prefix: str) -> str:

@@ -30,6 +30,7 @@ FAMILIES = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3_moe",
+    "qwen3_vl": "qwen3_vl",
     "smollm3": "smollm3",
     "smolvlm": "idefics3",
     "whisper": "whisper",

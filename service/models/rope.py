@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int32
 
 from service.errors import UnsupportedModel
 
@@ -38,6 +38,8 @@ class RopeConfig:
     attention_factor: float = 1.0  # factor of sine and cosine; 1 for all scalings but yarn and longrope
     has_truncated_range: bool = True  # yarn: the ends of the range are rounded to whole dimensions
     factors: tuple[float, ...] = ()  # longrope: of each pair of dimensions
+    # Pairs of dimensions that turn by time, row and column; empty: all turn by one position.
+    sections: tuple[int, ...] = ()
 
     @classmethod
     def from_hub(
@@ -80,7 +82,7 @@ class RopeConfig:
                 f"(partial_rotary_factor = {rotated_share}); they should be a positive even number of them.",
             )
         if scaling == "default":
-            return cls(theta=theta, rotary_dim=rotary_dim)
+            return cls(theta=theta, rotary_dim=rotary_dim, sections=_sections(uri, given, rotary_dim))
         if scaling == "longrope":
             return cls(
                 theta=theta,
@@ -105,6 +107,16 @@ class RopeConfig:
             attention_factor=_yarn_attention_factor(given, factor) if scaling == "yarn" else 1.0,
             has_truncated_range=bool(given.get("truncate", True)),
         )
+
+    def axes(self) -> Int32[np.ndarray, " half_rotary_dim"]:
+        """Return by which position each pair of dimensions turns: 0 for time, 1 for row, 2 for column.
+
+        Source: transformers `modeling_qwen3_vl.py` (recomposition_frequencies)
+        """
+        found = np.zeros(self.rotary_dim // 2, np.int32)
+        for axis in (1, 2):
+            found[axis : 3 * self.sections[axis] : 3] = axis
+        return found
 
     def inverse_frequencies(self) -> Float[np.ndarray, " half_rotary_dim"]:
         """Return the angle that one position adds, per pair of dimensions, in radians."""
@@ -152,6 +164,18 @@ def longrope_context(values: Mapping[str, Any], context_len: int) -> int | None:
         return None
     known = given.get("original_max_position_embeddings") or values.get("original_max_position_embeddings")
     return int(known or context_len)
+
+
+def _sections(uri: str, given: Mapping[str, Any], rotary_dim: int) -> tuple[int, ...]:
+    sections = given.get("mrope_section")
+    if sections is None:
+        return ()
+    is_whole = isinstance(sections, list) and len(sections) == 3 and all(type(size) is int for size in sections)
+    if not is_whole or sum(sections) != rotary_dim // 2 or not given.get("mrope_interleaved", True):
+        raise UnsupportedModel(
+            uri, f"config.json: mrope_section = {sections!r} is not served; only three interleaved parts of a head."
+        )
+    return tuple(sections)
 
 
 def _scaling(values: Mapping[str, Any]) -> dict[str, Any]:

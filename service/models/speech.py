@@ -6,6 +6,7 @@ Source: Radford et al. 2022, arXiv:2212.04356; transformers `models/whisper/mode
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -17,7 +18,7 @@ from service.kernels.products.linear import linear
 from service.models.activations import activate
 from service.models.both_ways import BothWays
 from service.models.description import ENCODER_PREFIX, Activation, SpeechEncoder
-from service.models.interface import Weights
+from service.models.interface import LayerGroup, Weights
 
 TAPS = 3  # of both convolutions
 LONGEST_WAVELENGTH = 10_000  # of the sinusoids, divided by 2 pi
@@ -44,9 +45,15 @@ class SpeechEncoding(BothWays[SpeechEncoder]):
                 x = activate(x, Activation.GELU)
         return x + sinusoids(self.config.num_positions, self.config.hidden_size).astype(self.dtype)
 
+    def run_layer_group(
+        self, group: LayerGroup, weights: Sequence[jax.Array], hidden: Float[Array, "position hidden"]
+    ) -> Float[Array, "position hidden"]:
+        """Run a group's layers."""
+        return self._run_layers(group, weights, hidden)
+
     def end(self, weights: Weights, hidden: Float[Array, "position hidden"]) -> Float[Array, "position hidden"]:
         """Normalize the output."""
-        return self._final_norm(weights, hidden)
+        return self._final_norm(self.config.final_norm, weights, hidden)
 
     def _convolved(
         self, x: Float[Array, "frame channel"], weight: Float[Array, "embed channel tap"], stride: int

@@ -5,6 +5,7 @@ It is traced in parts, as a decoder is: `begin`, some layers at a time, `end`.
 Source: Zhai et al. 2023, arXiv:2303.15343; transformers `models/idefics3/modeling_idefics3.py`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import haliax as hax
@@ -16,7 +17,7 @@ from jaxtyping import Array, Float, Int32, UInt8
 from service.kernels.products.linear import linear
 from service.models.both_ways import BothWays
 from service.models.description import ENCODER_PREFIX, ImageEncoder
-from service.models.interface import Weights
+from service.models.interface import LayerGroup, Weights
 
 MEAN, DEVIATION = 0.5, 0.5  # of pixels between 0 and 1
 LARGEST_COORDINATE = 1 - 1e-6
@@ -34,22 +35,32 @@ class ImageEncoding(BothWays[ImageEncoder]):
     def begin(self, weights: Weights, features: UInt8[Array, "row column channel"]) -> Float[Array, "patch hidden"]:
         """Project the pixels of each patch, and add the positions."""
         size, count = self.config.patch_size, self.config.num_patches
-        seen = features[: size * count, : size * count].astype(jnp.float32)
-        pixels = (seen * np.float32(1 / 255) - MEAN) / DEVIATION
+        pixels = scaled_pixels(features[: size * count, : size * count])
         by_patch = pixels.reshape(count, size, count, size, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, size, size)
         patches = linear(by_patch.astype(self.dtype), weights[f"{ENCODER_PREFIX}patches"], self.products, num_in_axes=3)
         positions = weights[f"{ENCODER_PREFIX}positions"][patch_positions(count)]
         return patches + weights[f"{ENCODER_PREFIX}patches_bias"][None] + positions
 
+    def run_layer_group(
+        self, group: LayerGroup, weights: Sequence[jax.Array], hidden: Float[Array, "patch hidden"]
+    ) -> Float[Array, "patch hidden"]:
+        """Run a group's layers."""
+        return self._run_layers(group, weights, hidden)
+
     def end(self, weights: Weights, hidden: Float[Array, "patch hidden"]) -> Float[Array, "row embed"]:
         """Normalize the output, and project each square of patches to a row."""
         count, merge = self.config.num_patches // self.config.merge_size, self.config.merge_size
-        normalized = self._final_norm(weights, hidden)
+        normalized = self._final_norm(self.config.final_norm, weights, hidden)
         squares = normalized.reshape(count, merge, count, merge, -1).transpose(0, 2, 1, 3, 4)
         merged = hax.named(squares.reshape(count * count, -1), ("token", "merged"))
         name = f"{ENCODER_PREFIX}projection"
         named = self._named({own: array for own, array in weights.items() if own.startswith(name)})
         return self._multiply(merged, named, name, ("merged",)).rearrange(("token", "row")).array
+
+
+def scaled_pixels(values: UInt8[Array, "*place"]) -> Float[Array, "*place"]:
+    """Return pixels as encoders take them, between -1 and 1."""
+    return (values.astype(jnp.float32) * np.float32(1 / 255) - MEAN) / DEVIATION
 
 
 def patch_positions(count: int) -> Int32[np.ndarray, " patch"]:

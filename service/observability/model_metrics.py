@@ -117,6 +117,8 @@ class ModelMetrics(SeriesSet):
         self.audio_seconds = self._counter("audio_seconds", "Seconds of recordings that were heard.")
         self.audio_windows = self._counter("audio_windows", "Windows of recordings that were decoded.")
         self.audio_fallbacks = self._counter("audio_fallbacks", "Decodings of a window after its first.")
+        self.images = self._counter("images", "Images of chats.")
+        self.image_tokens = self._counter("image_tokens", "Tokens of prompts whose places images took.")
 
     def _add_requests(self) -> None:
         self.request_success = self._counter("request_success", "Finished requests.", "finished_reason")

@@ -11,6 +11,7 @@ from service.api.http.access_log import AccessLog
 from service.api.http.keys import ApiKeys
 from service.api.http.request_queue import Caps
 from service.api.memory.store import ResponseStore
+from service.api.work.remote_images import RemoteImages
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracer
 from service.settings import Settings
@@ -55,6 +56,7 @@ class Api:
             responses=open_responses(settings),
             max_file_bytes=settings.batch_file_bytes,
             max_audio_bytes=settings.max_audio_bytes,
+            remote_images=_remote_images(settings),
             yield_to_steps=partial(yield_to_steps, LONG_TEXT_NICENESS),
         )
 
@@ -136,3 +138,10 @@ def open_batches(settings: Settings) -> Batches | None:
     if store is None:
         return None
     return Batches(store, Files(store, max_bytes=settings.batch_total_bytes))
+
+
+def _remote_images(settings: Settings) -> RemoteImages | None:
+    """Return what fetches images; None unless the operator allows it."""
+    if not settings.allow_remote_images:
+        return None
+    return RemoteImages(timeout_s=settings.remote_image_timeout, max_bytes=settings.max_remote_image_bytes)

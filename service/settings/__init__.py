@@ -297,6 +297,17 @@ class Settings(BaseModel):
         description="The largest accepted recording, in bytes. A larger one gets a 413. It is held in memory, and "
         "counts for MAX_OPEN_BODY_BYTES; so do its samples later, 2 MB a minute.",
     )
+    allow_remote_images: bool = Field(
+        default=False,
+        description="Whether images may be named by an https address, which the service then fetches from public "
+        "addresses, without following redirects.",
+    )
+    remote_image_timeout: float = Field(
+        default=5.0, gt=0, allow_inf_nan=False, description="Seconds for fetching one remote image."
+    )
+    max_remote_image_bytes: int = Field(
+        default=5 * 1024 * 1024, ge=1024, description="The largest remote image, in bytes."
+    )
     batch_uri: str | None = Field(
         default=None,
         description="Storage for uploaded files and batches: `gs://…` or a path, which instances may share; `off` "

@@ -1,31 +1,26 @@
 """Images in a prompt: what a template writes for one, and the tokens that take its place; no jax.
 
-Source: transformers `models/idefics3/processing_idefics3.py` (replace_image_token)
+Source: transformers `models/idefics3/processing_idefics3.py` (replace_image_token),
+`models/qwen3_vl/processing_qwen3_vl.py`
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import override
 
 from service.errors import InvalidParameter, RequestError
 
 
 @dataclass(frozen=True)
-class ImageText:
-    """The tokens of Idefics3 and SmolVLM; may be sent to another process."""
+class ImageText(ABC):
+    """What stands for an image in the prompts of a model; may be sent to another process."""
 
     placeholder: str  # what a template writes for an image; a token that stands for one row
-    num_rows: int  # of a tile
-    around: str = "<fake_token_around_image>"
-    whole: str = "<global-img>"  # before the whole image
 
+    @abstractmethod
     def shown(self, rows: int, columns: int) -> str:
-        """Return what takes the place of the placeholder of an image: its tiles, if there are any, and the whole."""
-        own = self.placeholder * self.num_rows
-        tiles = "".join(
-            "".join(f"{self.around}<row_{row}_col_{column}>{own}" for column in range(1, columns + 1)) + "\n"
-            for row in range(1, rows + 1)
-        )
-        return f"{tiles}{'\n' if tiles else ''}{self.around}{self.whole}{own}{self.around}"
+        """Return what takes the place of the placeholder of an image of so many parts."""
 
     def check_text(self, text: str, param: str) -> None:
         """Check that a client's text does not stand for an image.
@@ -51,3 +46,29 @@ class ImageText:
                 f"a request may have '{self.placeholder}', and images belong into messages of the user."
             )
         return "".join(part for pair in zip(parts, [*images, ""], strict=True) for part in pair)
+
+
+@dataclass(frozen=True)
+class TileText(ImageText):
+    """The text of Idefics3 and SmolVLM, whose images are tiles, and the whole image as one more."""
+
+    num_rows: int  # of a tile
+    around: str = "<fake_token_around_image>"
+    whole: str = "<global-img>"  # before the whole image
+
+    @override
+    def shown(self, rows: int, columns: int) -> str:
+        own = self.placeholder * self.num_rows
+        tiles = "".join(
+            "".join(f"{self.around}<row_{row}_col_{column}>{own}" for column in range(1, columns + 1)) + "\n"
+            for row in range(1, rows + 1)
+        )
+        return f"{tiles}{'\n' if tiles else ''}{self.around}{self.whole}{own}{self.around}"
+
+
+class RowText(ImageText):
+    """The text of Qwen3-VL, whose images are rows and columns of tokens."""
+
+    @override
+    def shown(self, rows: int, columns: int) -> str:
+        return self.placeholder * (rows * columns)

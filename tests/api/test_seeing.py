@@ -7,9 +7,10 @@ import json
 import pytest
 
 from service.api.served import Vision
+from service.engine.shapes import RowShapes
 from service.media.tiles import read_tiler
 from service.text.chat_template import ChatTemplate
-from service.text.images import ImageText
+from service.text.images import TileText
 from service.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import MODEL, Service
 from tests.media.image_files import drawing, image_file
@@ -29,8 +30,9 @@ LENIENT = (
 
 
 def vision():
-    tiler = read_tiler("test", PREPROCESSOR, tile_size=IMAGE_SIZE)
-    return Vision(tiler, ImageText(PLACEHOLDER, NUM_ROWS), IMAGE_ID)
+    tiler = read_tiler("test", PREPROCESSOR, tile_size=IMAGE_SIZE, tile_rows=NUM_ROWS)
+    shapes = RowShapes(64, NUM_ROWS, (NUM_ROWS,), 1, (IMAGE_SIZE, IMAGE_SIZE, 3))
+    return Vision(tiler, TileText(PLACEHOLDER, NUM_ROWS), IMAGE_ID, shapes)
 
 
 @pytest.fixture(params=[TEMPLATE, LENIENT], ids=["parts", "lenient"])
@@ -81,6 +83,9 @@ def test_an_image_takes_the_places_that_the_prompt_has_for_its_tiles(service):
     assert len({placed.medium.digest for placed in sent.media}) == 5
     assert {placed.medium.features.shape for placed in sent.media} == {(IMAGE_SIZE, IMAGE_SIZE, 3)}
     assert answer.json()["usage"]["prompt_tokens_details"]["image_tokens"] == 5 * NUM_ROWS
+    series = service.metrics.of_model(MODEL)
+    assert series.value("levserve_images_total") == 1
+    assert series.value("levserve_image_tokens_total") == 5 * NUM_ROWS
 
 
 def test_several_images_and_turns_and_coarse_ones_come_in_their_order(service):
@@ -253,3 +258,25 @@ def test_an_uploaded_file_is_no_image():
     body = {"model": MODEL, "input": [{"role": "user", "content": [part]}]}
     answer = asyncio.run(service_of().post("/v1/responses", body))
     assert answer.json()["error"]["param"] == "input[0].content[0].file_id"
+
+
+def test_addresses_are_fetched_where_the_operator_allows_it():
+    class Fetched:
+        async def fetch(self, url, param):
+            self.asked = (url, param)
+            return image_file("PNG")
+
+    remote = Fetched()
+    service = Service(
+        model={
+            "tokenizer": TOKENIZER,
+            "vocab_size": TOKENIZER.vocab_size,
+            "chat_template": ChatTemplate(TEMPLATE, {}),
+            "vision": vision(),
+            "max_model_len": 256,
+        },
+        remote_images=remote,
+    )
+    assert ask(service, shown("https://example.com/a.png")).status_code == 200
+    assert remote.asked == ("https://example.com/a.png", "messages[0].content[0].image_url")
+    assert "'http:'" in ask(service, shown("http://example.com/a.png")).text

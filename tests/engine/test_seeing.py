@@ -9,38 +9,53 @@ from safetensors.numpy import load_file, save_file
 
 from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
+from service.engine.batch import positions_of
 from service.engine.request import Medium, PlacedMedium, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes, RowShapes
 from service.engine.steps.programs import engine_programs
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
+from service.models.layer_groups import encoder_groups
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.observability.model_metrics import ModelMetrics
 from service.weights.assembly import assemble_weights
-from tests.parity.vision_cases import CONFIG, IMAGE_TOKEN, NUM_ROWS, REFERENCE_PATH, pictures, tensors, token_ids
+from tests.parity.vision_cases import (
+    CONFIG,
+    GRIDS,
+    IMAGE_SIZE,
+    IMAGE_TOKEN,
+    NUM_ROWS,
+    QWEN_CONFIG,
+    QWEN_REFERENCE_PATH,
+    REFERENCE_PATH,
+    patches,
+    pictures,
+    qwen_tensors,
+    qwen_token_ids,
+    tensors,
+    token_ids,
+)
 from tests.tolerances import SAME_MODEL_ATOL
 
 MAX_TOKENS = 8
 
 
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("idefics3")
-    save_file(tensors(), folder / "model.safetensors")
-    model, mesh = Decoder(read_config("test", CONFIG), kernel=PagedReference()), DeviceMesh((jax.devices()[0],))
+def runner_of(config, tensors, folder, shapes_of):
+    save_file(tensors, folder / "model.safetensors")
+    model, mesh = Decoder(read_config("test", config), kernel=PagedReference()), DeviceMesh((jax.devices()[0],))
     weights = assemble_weights(model.weight_specs(), load_file(folder / "model.safetensors"), mesh=mesh)
-    groups = model.encoder.layer_groups
+    groups = encoder_groups(model.config.image_encoder, model.weight_specs())
     shapes = EngineShapes(
         num_slots=3,
-        num_pages=24,
+        num_pages=36,
         page_size=4,
-        max_model_len=40,
+        max_model_len=48,
         max_prefill_tokens=8,
         row_tokens=4,
         has_sampling_variants=False,
-        media=RowShapes(5, NUM_ROWS, len(groups), model.encoder.features.shape),
+        media=shapes_of(len(groups)),
     )
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     compiled = compile_programs(programs, num_threads=2)
@@ -50,11 +65,30 @@ def runner(tmp_path_factory):
     return made
 
 
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    def shapes_of(num_parts):
+        return RowShapes(5, NUM_ROWS, (NUM_ROWS,), num_parts, (IMAGE_SIZE, IMAGE_SIZE, 3))
+
+    return runner_of(CONFIG, tensors(), tmp_path_factory.mktemp("idefics3"), shapes_of)
+
+
+@pytest.fixture(scope="module")
+def qwen_runner(tmp_path_factory):
+    """Return one whose pictures are padded to 2 or 7 rows, and lie in places of 3."""
+
+    def shapes_of(num_parts):
+        size = QWEN_CONFIG["vision_config"]["patch_size"]
+        return RowShapes(8, 3, (2, 7), num_parts, (4, 3 * size**2), num_added=3, has_grid=True)
+
+    return runner_of(QWEN_CONFIG, qwen_tensors(), tmp_path_factory.mktemp("qwen3_vl"), shapes_of)
+
+
 def placed(token_ids, shown):
     """Return some pictures in the places that a text has for them."""
     starts = np.flatnonzero(np.asarray(token_ids) == IMAGE_TOKEN)[::NUM_ROWS].tolist()
     return tuple(
-        PlacedMedium(Medium(picture.tobytes()[:64], picture), start, NUM_ROWS)
+        PlacedMedium(Medium(picture.tobytes()[:64], picture, NUM_ROWS), start)
         for start, picture in zip(starts, shown, strict=True)
     )
 
@@ -77,14 +111,70 @@ def parts(metrics):
     return metrics.registry.get_sample_value("levserve_engine_steps_total", {"kind": "encode"}) or 0
 
 
+def check_probabilities(found, path, ids):
+    """Check the log-probability of each token of a prompt against the logits of transformers."""
+    with np.load(path) as reference:
+        logits = reference["logits"].astype(np.float64)
+    expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    for entry, row, token_id in zip(found[1:], expected, ids[1:], strict=False):
+        assert entry.logprob == pytest.approx(row[token_id], abs=SAME_MODEL_ATOL)
+
+
 def test_probabilities_equal_transformers_though_pictures_are_cut_by_chunks(runner, start_engine):
     engine = start_engine(runner, shapes=runner.shapes)
     found = events_of(engine, request("a", num_prompt_logprobs=0))[0].prompt_logprobs
-    with np.load(REFERENCE_PATH) as reference:
-        logits = reference["logits"].astype(np.float64)
-    expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    for entry, row, token_id in zip(found[1:], expected, token_ids()[1:], strict=False):
-        assert entry.logprob == pytest.approx(row[token_id], abs=SAME_MODEL_ATOL)
+    check_probabilities(found, REFERENCE_PATH, token_ids())
+
+
+def of_any_shape(numbers):
+    """Return some of Qwen's pictures in the places of its text."""
+    ids, placed_media, start = qwen_token_ids().tolist(), [], 0
+    for number in numbers:
+        (rows, columns), own = GRIDS[number], patches(number)
+        count = rows * columns // 4
+        padded = np.pad(own, ((0, 4 * (2 if count <= 2 else 7) - len(own)), (0, 0)))
+        start = ids.index(IMAGE_TOKEN, start)
+        features = (padded, np.array([rows, columns], np.int32))
+        placed_media.append(PlacedMedium(Medium(own.tobytes()[:64], features, count), start, (rows // 2, columns // 2)))
+        start += count
+    return tuple(placed_media)
+
+
+def qwen_request(name, **options):
+    sampling = Sampling(temperature=0.0)
+    return Request(
+        name, tuple(qwen_token_ids().tolist()), MAX_TOKENS, sampling, media=of_any_shape(range(3)), **options
+    )
+
+
+def test_pictures_of_any_shape_and_what_they_add_to_layers_equal_transformers(qwen_runner, start_engine):
+    metrics = ModelMetrics()
+    engine = start_engine(qwen_runner, metrics, shapes=qwen_runner.shapes)
+    found = events_of(engine, qwen_request("a", num_prompt_logprobs=0))[0].prompt_logprobs
+    check_probabilities(found, QWEN_REFERENCE_PATH, qwen_token_ids())
+    assert parts(metrics) == 3 * qwen_runner.shapes.media.num_parts
+
+
+def test_positions_of_time_row_and_column_equal_transformers_however_they_are_cut():
+    media, length = of_any_shape(range(3)), len(qwen_token_ids())
+    with np.load(QWEN_REFERENCE_PATH) as reference:
+        expected = reference["positions"]
+    for start in range(length):
+        for end in (start + 1, min(start + 5, length), length):
+            np.testing.assert_array_equal(positions_of(media, start, end), expected[:, start:end])
+    after = expected[0, -1] + 1 + np.arange(4)
+    np.testing.assert_array_equal(positions_of(media, length, length + 4), np.tile(after, (3, 1)))
+
+
+def test_answers_about_pictures_of_any_shape_are_the_same_among_others_and_from_cached_pages(qwen_runner, start_engine):
+    [alone] = start_engine(qwen_runner, shapes=qwen_runner.shapes).generate([qwen_request("a")])
+    engine = start_engine(qwen_runner, shapes=qwen_runner.shapes)
+    text = Request("t", (3, 4, 5), 20, Sampling(temperature=0.0))
+    [of_text] = engine.generate([text])
+    assert engine.generate([text, qwen_request("b"), qwen_request("c")]) == [of_text, alone, alone]
+    cached = events_of(engine, qwen_request("d"))
+    assert cached[0].num_cached_tokens == 28
+    assert tuple(token_id for event in cached for token_id in event.token_ids) == alone.token_ids
 
 
 def test_pictures_of_several_requests_have_the_tokens_that_they_have_alone(runner, start_engine):

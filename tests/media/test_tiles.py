@@ -27,9 +27,9 @@ def expected(content, *, splits=True, **options):
 
 
 def tiles_of(tiler, content, *, is_coarse=False):
-    tiling = tiler.tiling(read_size(image_size(content, "image")), is_coarse=is_coarse)
+    tiling = tiler.plan(read_size(image_size(content, "image")), is_coarse=is_coarse)
     answer = decode_image(content, tiling.resizes, tiler.resampling, "image")
-    return tiling, np.stack(tiler.tiles(tiling, read_pictures(answer, tiling.resizes)))
+    return tiling, np.stack([part.features for part in tiler.shown(tiling, read_pictures(answer, tiling.resizes))])
 
 
 def check(tiler, content, *, is_coarse=False, **options):
@@ -41,27 +41,27 @@ def check(tiler, content, *, is_coarse=False, **options):
 
 
 def test_images_of_every_size_have_the_tiles_that_transformers_cuts():
-    tiler = read_tiler("test", FILE, tile_size=TILE)
+    tiler = read_tiler("test", FILE, tile_size=TILE, tile_rows=4)
     for width, height in SIZES:
         check(tiler, image_file("PNG", drawing(width, height)))
 
 
 @pytest.mark.parametrize("name", modes())
 def test_images_of_every_mode_have_the_pixels_that_transformers_sees(name):
-    tiler = read_tiler("test", FILE, tile_size=TILE)
+    tiler = read_tiler("test", FILE, tile_size=TILE, tile_rows=4)
     check(tiler, modes()[name])
     check(tiler, modes()[name], is_coarse=True)
 
 
 def test_the_filter_and_the_edge_are_those_of_the_file():
     for options in ({"resample": 3}, {"size": {"longest_edge": 32}}, {"size": {"longest_edge": 70}}):
-        check(read_tiler("test", FILE | options, tile_size=TILE), image_file("PNG"), **options)
+        check(read_tiler("test", FILE | options, tile_size=TILE, tile_rows=4), image_file("PNG"), **options)
 
 
 def test_an_image_that_is_too_long_for_any_file_is_bounded():
-    tiler = Tiler(512, 4096)
-    assert tiler.tiling(Size(20_000, 100)).resizes[0].size == (4096, 20)
-    assert tiler.tiling(Size(30_000, 30_000)).num_tiles == 65
+    tiler = Tiler(512, 64, 4096)
+    assert tiler.plan(Size(20_000, 100)).resizes[0].size == (4096, 20)
+    assert tiler.plan(Size(30_000, 30_000)).num_tiles == 65
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_an_image_that_is_too_long_for_any_file_is_bounded():
 )
 def test_what_is_not_done_here_is_refused_by_name(values, reason):
     with pytest.raises(MalformedCheckpoint, match=reason):
-        read_tiler("test", values, tile_size=TILE)
+        read_tiler("test", values, tile_size=TILE, tile_rows=4)

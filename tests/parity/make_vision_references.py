@@ -1,4 +1,4 @@
-"""Makes the reference output of a tiny Idefics3 with transformers on torch, in an environment of its own.
+"""Makes the reference outputs of tiny models that see with transformers on torch, in an environment of its own.
 
     python3.11 -m venv /tmp/torch && /tmp/torch/bin/pip install torch==2.13.0 transformers numpy
     PYTHONPATH=. /tmp/torch/bin/python -m tests.parity.make_vision_references
@@ -11,11 +11,62 @@ import torch
 import transformers
 
 from tests.parity.family_cases import draw
-from tests.parity.vision_cases import CONFIG, REFERENCE_PATH, pictures, token_ids
+from tests.parity.vision_cases import (
+    CONFIG,
+    GRIDS,
+    IMAGE_TOKEN,
+    QWEN_CONFIG,
+    QWEN_REFERENCE_PATH,
+    REFERENCE_PATH,
+    patches,
+    pictures,
+    qwen_token_ids,
+    token_ids,
+)
 
 
 def main() -> None:
     """Write the rows of every picture, and the logits of every position."""
+    of_idefics3()
+    of_qwen3_vl()
+
+
+def of_qwen3_vl() -> None:
+    """Write those of pictures of several shapes, and what the first layers add."""
+    config = transformers.Qwen3VLConfig(**{key: value for key, value in QWEN_CONFIG.items() if key != "model_type"})
+    config._attn_implementation = "eager"
+    model = transformers.Qwen3VLForConditionalGeneration(config).to(torch.float32).eval()
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if name != "lm_head.weight"}
+    tensors = {name: draw("qwen3_vl", name, shape) for name, shape in shapes.items()}
+    missing, unexpected = model.load_state_dict({k: torch.from_numpy(v) for k, v in tensors.items()}, strict=False)
+    assert not unexpected, unexpected
+    assert set(missing) <= {"lm_head.weight"}, missing
+    model.tie_weights()
+    size = QWEN_CONFIG["vision_config"]["patch_size"]
+    values = np.concatenate([patches(number) for number in range(len(GRIDS))]).reshape(-1, 3, 1, size, size)
+    pixels = ((values / np.float32(255) - 0.5) / 0.5).astype(np.float32)
+    pixels = torch.from_numpy(np.repeat(pixels, 2, axis=2).reshape(len(pixels), -1))
+    grids = torch.tensor([(1, *grid) for grid in GRIDS])
+    ids = torch.from_numpy(qwen_token_ids()[None]).long()
+    with torch.no_grad():
+        seen = model.model.visual(pixels, grid_thw=grids)
+        types = (ids == IMAGE_TOKEN).int()
+        logits = model(input_ids=ids, pixel_values=pixels, image_grid_thw=grids, mm_token_type_ids=types).logits
+        positions, _ = model.model.get_rope_index(ids, types, image_grid_thw=grids)
+    np.savez_compressed(
+        QWEN_REFERENCE_PATH,
+        rows=torch.stack([seen.pooler_output, *seen.deepstack_features], dim=1).numpy(),
+        positions=positions[:, 0].numpy(),
+        logits=logits[0].numpy(),
+        shapes=np.array([(name, " ".join(map(str, shape))) for name, shape in shapes.items()]),
+        transformers=transformers.__version__,
+        torch=torch.__version__,
+    )
+    print(f"logits {logits.shape} std {logits.std():.3f}", *list(shapes)[:4], *list(shapes)[-2:])
+
+
+def of_idefics3() -> None:
+    """Write those of square pictures."""
     config = transformers.Idefics3Config(**{key: value for key, value in CONFIG.items() if key != "model_type"})
     config._attn_implementation = "eager"
     model = transformers.Idefics3ForConditionalGeneration(config).to(torch.float32).eval()

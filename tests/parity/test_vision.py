@@ -14,7 +14,17 @@ from service.models.registry import read_config
 from service.models.vision import patch_positions
 from service.weights.assembly import assemble_weights
 from service.weights.safetensors import check_tensors
-from tests.parity.vision_cases import CONFIG, REFERENCE_PATH, pictures, tensors
+from tests.parity.vision_cases import (
+    CONFIG,
+    GRIDS,
+    QWEN_CONFIG,
+    QWEN_REFERENCE_PATH,
+    REFERENCE_PATH,
+    patches,
+    pictures,
+    qwen_tensors,
+    tensors,
+)
 from tests.tolerances import SAME_MODEL_ATOL
 
 
@@ -39,6 +49,37 @@ def test_the_rows_of_a_picture_equal_transformers(loaded):
     with np.load(REFERENCE_PATH) as reference:
         for picture, expected in zip(pictures(), reference["rows"], strict=True):
             np.testing.assert_allclose(rows_of(*loaded, picture), expected, atol=SAME_MODEL_ATOL, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qwen3_vl")
+    save_file(qwen_tensors(), folder / "model.safetensors")
+    model = Decoder(read_config("test", QWEN_CONFIG), kernel=PagedReference())
+    found = load_file(folder / "model.safetensors")
+    check_tensors("test", model.weight_specs(), {name: tensor.shape for name, tensor in found.items()})
+    return model, assemble_weights(model.weight_specs(), found, mesh=DeviceMesh((jax.devices()[0],)))
+
+
+@pytest.mark.parametrize("num_rows", [6, 9])
+def test_the_rows_of_pictures_of_any_shape_equal_transformers_whatever_they_are_padded_to(qwen, num_rows):
+    model, weights = qwen
+    encoder = model.encoder_of(num_rows)
+
+    @jax.jit
+    def encode(weights, features):
+        state = encoder.begin(weights, features)
+        for group in encoder.layer_groups:
+            state = encoder.run_layer_group(group, [weights[name] for name in group.weights], state)
+        return encoder.end(weights, state)
+
+    found = []
+    for number, (rows, columns) in enumerate(GRIDS):
+        own = patches(number)
+        padded = np.concatenate([own, np.full((4 * num_rows - len(own), own.shape[1]), 7, np.uint8)])
+        found.append(encode(weights, (padded, np.array([rows, columns], np.int32)))[: rows * columns // 4])
+    with np.load(QWEN_REFERENCE_PATH) as reference:
+        np.testing.assert_allclose(np.concatenate(found), reference["rows"], atol=SAME_MODEL_ATOL, rtol=0)
 
 
 @pytest.mark.parametrize("count", [1, 2, 26, 27, 32])

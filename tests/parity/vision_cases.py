@@ -42,6 +42,69 @@ CONFIG = {
 }
 
 
+QWEN_REFERENCE_PATH = REFERENCE_PATH.with_name("qwen3_vl.npz")
+GRIDS = ((4, 6), (2, 2), (6, 4))  # patches of a column and a row, of each picture
+QWEN_CONFIG = {
+    "model_type": "qwen3_vl",
+    "image_token_id": IMAGE_TOKEN,
+    "video_token_id": 91,
+    "vision_start_token_id": 92,
+    "vision_end_token_id": 93,
+    "tie_word_embeddings": True,
+    "text_config": {
+        "model_type": "qwen3_vl_text",
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 5_000_000.0,
+        "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [4, 2, 2]},
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+    },
+    "vision_config": {
+        "model_type": "qwen3_vl_vision",
+        "depth": 5,
+        "hidden_size": 24,
+        "num_heads": 3,
+        "intermediate_size": 40,
+        "patch_size": 4,
+        "temporal_patch_size": 2,
+        "spatial_merge_size": 2,
+        "num_position_embeddings": 25,
+        "deepstack_visual_indexes": [0, 1, 3],
+        "out_hidden_size": 32,
+        "hidden_act": "gelu_pytorch_tanh",
+        "in_channels": 3,
+    },
+}
+
+
+def patches(number: int) -> np.ndarray:
+    """Return the pixels of a picture's patches, [patch, channel * row * column]."""
+    rows, columns = GRIDS[number]
+    size = 3 * QWEN_CONFIG["vision_config"]["patch_size"] ** 2
+    return np.random.RandomState(20 + number).randint(0, 256, (rows * columns, size)).astype(np.uint8)
+
+
+def qwen_token_ids() -> np.ndarray:
+    """Return a text with the three pictures, two of which have a token alone between them."""
+    seen = [[92, *[IMAGE_TOKEN] * (rows * columns // 4), 93] for rows, columns in GRIDS]
+    return np.array([1, 5, 17, *seen[0], 8, 40, 41, 7, *seen[1], *seen[2], 60, 61, 3, 9, 12], np.int32)
+
+
+def qwen_tensors() -> dict[str, np.ndarray]:
+    """Draw every tensor of the checkpoint."""
+    with np.load(QWEN_REFERENCE_PATH) as kept:
+        shapes = {str(name): tuple(map(int, shape.split())) for name, shape in kept["shapes"]}
+    return {name: draw("qwen3_vl", name, shape) for name, shape in shapes.items()}
+
+
 def pictures(count: int = 3) -> np.ndarray:
     """Return the pixels of some pictures, [picture, row, column, channel]."""
     return np.random.RandomState(11).randint(0, 256, (count, IMAGE_SIZE, IMAGE_SIZE, 3)).astype(np.uint8)

@@ -36,6 +36,10 @@ async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest
     if seen is not None and num_images:
         max_tokens_of(call, model, body, prompt_ids, param="messages", default=None)  # before a pixel is decoded
         media = await seen.placed(prompt_ids, num_images)
+        series = call.api.metrics.of_model(model.name)
+        series.images.inc(num_images)
+        series.image_tokens.inc(sum(placed.num_rows for placed in media))
+        call.log_fields["images"] = num_images
     streams = submit(
         call, model, body, [prompt_ids], rules, prefix=prefix, param="messages", default_max_tokens=None, media=media
     )

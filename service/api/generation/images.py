@@ -10,10 +10,10 @@ from service.api.generation.data_urls import read_data_url
 from service.api.http.call import Call
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.served import ServedModel, Vision
+from service.api.work.remote_images import HTTPS
 from service.engine.request import Medium, PlacedMedium
-from service.errors import ContextLengthExceeded, RequestError
-from service.media.pixels import Picture
-from service.media.tiles import Tiling
+from service.errors import ContextLengthExceeded, InvalidParameter, RequestError
+from service.media.pixels import Shown
 
 DIGEST_BYTES = 32
 COARSE = "low"  # the `detail` that asks for few tokens
@@ -24,7 +24,7 @@ class SeenImage(NamedTuple):
 
     source: ImageSource
     content: bytes
-    tiling: Tiling
+    plan: Any  # of the model's cutter
 
 
 class SeenImages:
@@ -37,7 +37,7 @@ class SeenImages:
     @property
     def texts(self) -> list[str]:
         """What takes the place of each image in the prompt."""
-        return [self._vision.text.shown(image.tiling.rows, image.tiling.columns) for image in self._images]
+        return [self._vision.text.shown(image.plan.rows, image.plan.columns) for image in self._images]
 
     async def placed(self, prompt_ids: Sequence[int], num_images: int) -> tuple[PlacedMedium, ...]:
         """Decode the images of a prompt, and return their tiles in their places.
@@ -51,22 +51,28 @@ class SeenImages:
             BodyBytesFull: too much is held in memory already.
             RequestError: the tokenizer does not keep the places of images apart.
         """
-        shown = self._images[len(self._images) - num_images :]
-        starts = _starts(prompt_ids, self._vision, sum(image.tiling.num_tiles for image in shown))
+        images, cutter = self._images[len(self._images) - num_images :], self._vision.cutter
+        counts = [count for image in images for count in cutter.num_rows(image.plan)]
+        places = sum(map(self._vision.shapes.places_for, counts))
+        if places > self._vision.shapes.num_places:
+            most = self._vision.shapes.num_places * self._vision.shapes.place_rows
+            message = f"The images of this request take {sum(counts)} tokens; about {most} fit. Send fewer."
+            raise InvalidParameter(message, param="messages")
+        starts = _starts(prompt_ids, self._vision.token_id, counts)
         self._call.hold_bytes(sum(_num_bytes(image) for image in self._images))
-        tiles = [tile for image in shown for tile in await self._tiles(image)]
+        parts = [part for image in images for part in await self._parts(image)]
         return tuple(
-            PlacedMedium(Medium(_digest(tile), tile), start, self._vision.num_rows)
-            for start, tile in zip(starts, tiles, strict=True)
+            PlacedMedium(Medium(_digest(part), part.features, part.num_rows), start, part.grid)
+            for start, part in zip(starts, parts, strict=True)
         )
 
-    async def _tiles(self, image: SeenImage) -> list[Picture]:
-        tiler, media = self._vision.tiler, self._call.api.media
+    async def _parts(self, image: SeenImage) -> list[Shown]:
+        cutter, media = self._vision.cutter, self._call.api.media
         pictures = await _of_call(
             self._call,
-            media.pictures(image.content, image.tiling.resizes, tiler.resampling, param=image.source.param),
+            media.pictures(image.content, image.plan.resizes, cutter.resampling, param=image.source.param),
         )
-        return tiler.tiles(image.tiling, pictures)
+        return cutter.shown(image.plan, pictures)
 
 
 async def see(call: Call, model: ServedModel, vision: Vision, body: ChatCompletionRequest | MeansChat) -> SeenImages:
@@ -78,9 +84,9 @@ async def see(call: Call, model: ServedModel, vision: Vision, body: ChatCompleti
         ContextLengthExceeded: the context has no room for so many images.
     """
     sources = await call.make_prompt(partial(image_sources, key=call.cache_salt), body, model)
-    if len(sources) * vision.num_rows > model.max_model_len:
+    if len(sources) * vision.cutter.fewest_rows > model.max_model_len:
         raise ContextLengthExceeded(
-            prompt_tokens=len(sources) * vision.num_rows,
+            prompt_tokens=len(sources) * vision.cutter.fewest_rows,
             max_tokens=0,
             max_model_len=model.max_model_len,
             param="messages",
@@ -88,34 +94,46 @@ async def see(call: Call, model: ServedModel, vision: Vision, body: ChatCompleti
         )
     images = []
     for source in sources:
-        content = await call.run_in_thread(partial(read_data_url, source.url, source.param))
+        content = await _content(call, source)
         size = await _of_call(call, call.api.media.image_size(content, param=source.param))
-        tiling = vision.tiler.tiling(size, is_coarse=source.detail == COARSE)
-        images.append(SeenImage(source, content, tiling))
+        images.append(SeenImage(source, content, vision.cutter.plan(size, is_coarse=source.detail == COARSE)))
     return SeenImages(call, vision, images)
+
+
+async def _content(call: Call, source: ImageSource) -> bytes:
+    remote = call.api.remote_images
+    if remote is not None and source.url[: len(HTTPS)].lower() == HTTPS:
+        return await _of_call(call, remote.fetch(source.url, source.param))
+    return await call.run_in_thread(partial(read_data_url, source.url, source.param))
 
 
 async def _of_call[T](call: Call, work: Coroutine[Any, Any, T]) -> T:
     return await call.unless_disconnected(call.deadline.within(work))
 
 
-def _starts(prompt_ids: Sequence[int], vision: Vision, num_tiles: int) -> list[int]:
-    """Return the position of the first row of each tile."""
-    places = [position for position, token_id in enumerate(prompt_ids) if token_id == vision.token_id]
-    starts = places[:: vision.num_rows]
-    are_whole = all(
-        place == starts[index // vision.num_rows] + index % vision.num_rows for index, place in enumerate(places)
-    )
-    if len(places) != num_tiles * vision.num_rows or not are_whole:
+def _starts(prompt_ids: Sequence[int], token_id: int, counts: Sequence[int]) -> list[int]:
+    """Return the position of the first row of each part of an image, which has so many."""
+    places = [position for position, other in enumerate(prompt_ids) if other == token_id]
+    starts: list[int] = []
+    taken = 0
+    for count in counts:
+        own = places[taken : taken + count]
+        if len(own) == count and own[-1] - own[0] == count - 1:
+            starts.append(own[0])
+        taken += count
+    if len(starts) != len(counts) or len(places) != taken:
         raise RequestError("The model's tokenizer does not keep the places of these images apart.")
     return starts
 
 
 def _num_bytes(image: SeenImage) -> int:
     """Return what an image takes in memory: its file, and its pictures twice while they are cut."""
-    wanted = sum(resize.size.num_bytes for resize in image.tiling.resizes if resize.is_wanted)
+    wanted = sum(resize.size.num_bytes for resize in image.plan.resizes if resize.is_wanted)
     return len(image.content) + 2 * wanted
 
 
-def _digest(tile: Picture) -> bytes:
-    return hashlib.blake2b(tile.tobytes(), digest_size=DIGEST_BYTES).digest()
+def _digest(part: Shown) -> bytes:
+    digest = hashlib.blake2b(repr(part.grid).encode(), digest_size=DIGEST_BYTES)
+    for array in part.features if isinstance(part.features, tuple) else (part.features,):
+        digest.update(array.tobytes())
+    return digest.digest()

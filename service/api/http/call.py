@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from service.api.served import Served, ServedEncoder, ServedModel, ServedSpeechModel
     from service.api.work.long_body import LongBodies, LongBody
     from service.api.work.media import MediaProcesses
+    from service.api.work.remote_images import RemoteImages
     from service.api.work.text_threads import TextThreads
     from service.text.prompt_model import PromptModel
 
@@ -46,6 +47,7 @@ class ApiContext:
     text_threads: "TextThreads"
     long_bodies: "LongBodies"
     media: "MediaProcesses"
+    remote_images: "RemoteImages | None"
 
 
 class Deadline:

@@ -6,6 +6,8 @@ A memory is encoded in parts, one between two steps, and one memory after the ot
 the same medium share it; once nobody holds it, its pages stay findable until they are needed.
 """
 
+from collections.abc import Callable
+
 from service.engine.request import Medium
 from service.engine.schedule.memory import EncoderPart, Memory
 from service.engine.schedule.pages import PagePool, page_key
@@ -14,12 +16,12 @@ from service.engine.schedule.pages import PagePool, page_key
 class Memories:
     """The memories that sequences hold."""
 
-    def __init__(self, pool: PagePool, *, num_pages: int, num_parts: int) -> None:
+    def __init__(self, pool: PagePool, *, num_pages: Callable[[Medium], int], num_parts: int) -> None:
         """Connect them with the pool.
 
         Args:
             pool: the pages that memories take theirs from.
-            num_pages: how many pages a memory has.
+            num_pages: returns how many pages the memory of a medium has.
             num_parts: in how many parts a medium is encoded.
         """
         self._pool, self._num_pages, self._num_parts = pool, num_pages, num_parts
@@ -32,9 +34,9 @@ class Memories:
         """The pages of every memory that is held."""
         return [memory.pages for memory in self._held.values()]
 
-    def num_missing(self, root: bytes) -> int:
+    def num_missing(self, medium: Medium, root: bytes) -> int:
         """Return how many pages would have to be allocated, or shared that nobody holds, to hold a memory."""
-        return 0 if root in self._held else self._num_pages
+        return 0 if root in self._held else self._num_pages(medium)
 
     def hold(self, medium: Medium, root: bytes) -> Memory:
         """Hold the memory of a medium, whose pages are available; `root` precedes the keys of its pages."""
@@ -43,12 +45,13 @@ class Memories:
             memory.num_holders += 1
             self.num_found += 1
             return memory
-        found = self._pool.find(self._keys(root))
-        is_whole = len(found) == self._num_pages
+        num_pages = self._num_pages(medium)
+        found = self._pool.find(_keys(root, num_pages))
+        is_whole = len(found) == num_pages
         if is_whole:
             self._pool.share(found)
             self.num_found += 1
-        pages = found if is_whole else self._pool.allocate(self._num_pages)
+        pages = found if is_whole else self._pool.allocate(num_pages)
         memory = self._held[root] = Memory(medium, root, pages, self._num_parts if is_whole else 0)
         return memory
 
@@ -63,9 +66,9 @@ class Memories:
             if self._encoding is memory:
                 self._encoding = None
 
-    def forget(self, root: bytes) -> None:
+    def forget(self, medium: Medium, root: bytes) -> None:
         """Make a memory impossible to find again."""
-        found = self._pool.find(self._keys(root))
+        found = self._pool.find(_keys(root, self._num_pages(medium)))
         self._pool.share(found)
         self._pool.unregister(found)
         self._pool.release(found)
@@ -88,9 +91,10 @@ class Memories:
         memory.num_parts += 1
         if part.is_last:
             self._encoding = None
-            for page, key in zip(memory.pages, self._keys(memory.root), strict=True):
+            for page, key in zip(memory.pages, _keys(memory.root, len(memory.pages)), strict=True):
                 self._pool.register(page, key)
         return part
 
-    def _keys(self, root: bytes) -> list[bytes]:
-        return [page_key(root, number.to_bytes(4, "big")) for number in range(self._num_pages)]
+
+def _keys(root: bytes, num_pages: int) -> list[bytes]:
+    return [page_key(root, number.to_bytes(4, "big")) for number in range(num_pages)]

@@ -11,7 +11,7 @@ class Memory:
 
     medium: Medium
     root: bytes  # of the keys of its pages
-    pages: list[int]  # of the cache; or the one place among the rows
+    pages: list[int]  # of the cache; or the places of rows
     num_parts: int  # of the encoder, that were planned
     num_holders: int = 1
 

@@ -14,7 +14,7 @@ class PlannedRows(NamedTuple):
 
     start: int  # position of the medium's first row
     end: int  # position after its last row
-    place: int  # of the medium among those that have rows
+    places: tuple[int, ...]  # of the rows
 
 
 @dataclass(frozen=True, slots=True)

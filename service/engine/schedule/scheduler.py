@@ -26,7 +26,7 @@ from service.engine.schedule.pages import PagePool, SequencePages, page_key, roo
 from service.engine.schedule.plan import Plan, PlannedRows, PlannedSequence
 from service.engine.schedule.sequence import Sequence
 from service.engine.schedule.waiting import Waiting
-from service.engine.shapes import AvailableSteps, StepKind
+from service.engine.shapes import AvailableSteps, RowShapes, StepKind
 
 MAX_PASSED = 2  # sequences, for each slot of the engine, that begin while one waits for a slot of its adapter
 
@@ -42,7 +42,7 @@ class Scheduler:
         page_size: int,
         chunking: Chunking,
         memory_pages: int = 0,
-        num_media: int = 0,
+        media: RowShapes | None = None,
         encoder_parts: int = 0,
         adapter_slots: int = 0,
     ) -> None:
@@ -50,11 +50,11 @@ class Scheduler:
         self.page_size = page_size
         self._pages = SequencePages(num_pages=num_pages, page_size=page_size)
         self.pages = self._pages.pool
-        self.places = PagePool(num_media)  # for the rows of media
+        self.places = PagePool(0 if media is None else media.num_places)  # for the rows of media
         self._memories = (
-            Memories(self.places, num_pages=1, num_parts=encoder_parts)
-            if num_media
-            else Memories(self.pages, num_pages=memory_pages, num_parts=encoder_parts)
+            Memories(self.pages, num_pages=lambda _: memory_pages, num_parts=encoder_parts)
+            if media is None
+            else Memories(self.places, num_pages=lambda m: media.places_for(m.num_rows), num_parts=encoder_parts)
         )
         self._adapters = AdapterSlots(adapter_slots)
         # Those that wait for a slot of their adapter, the longest first, and how many sequences had begun before.
@@ -244,7 +244,8 @@ class Scheduler:
         return self.pages.can_allocate(in_progress + own)
 
     def _num_memory_pages(self, sequence: Sequence) -> int:
-        return 0 if sequence.request.memory is None else self._memories.num_missing(sequence.root_key)
+        memory = sequence.request.memory
+        return 0 if memory is None else self._memories.num_missing(memory, sequence.root_key)
 
     def _cut_prompts(self, budget: int) -> Mapping[Sequence, int]:
         """Cut a step from the prompts; those of equal priority alternate, so that a long one does not block the others.
@@ -291,7 +292,9 @@ class Scheduler:
         missing = [number for number in left if number not in sequence.media]
         if missing:
             roots = {number: page_key(sequence.root_key, media[number].medium.digest) for number in missing}
-            if self.places.can_allocate(sum(map(self._memories.num_missing, set(roots.values())))):
+            different = {root: media[number].medium for number, root in roots.items()}
+            needed = sum(self._memories.num_missing(medium, root) for root, medium in different.items())
+            if self.places.can_allocate(needed):
                 for number, root in roots.items():
                     sequence.media[number] = self._memories.hold(media[number].medium, root)
         for number in left:
@@ -341,7 +344,7 @@ class Scheduler:
         for number, memory in list(sequence.media.items()):
             placed = sequence.request.media[number]
             if placed.start < end and start < placed.end:
-                rows.append(PlannedRows(placed.start, placed.end, memory.pages[0]))
+                rows.append(PlannedRows(placed.start, placed.end, tuple(memory.pages)))
             if placed.end <= end:
                 self._memories.release(sequence.media.pop(number))
         return tuple(rows)
@@ -391,7 +394,7 @@ class Scheduler:
             self._memories.release(memory)
         if sequence.finish_reason is FinishReason.ERROR:
             for placed in sequence.request.media:
-                self._memories.forget(page_key(sequence.root_key, placed.medium.digest))
+                self._memories.forget(placed.medium, page_key(sequence.root_key, placed.medium.digest))
 
     def _commit_token(self, sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
         if token_id < 0 or sequence.failure is not None:

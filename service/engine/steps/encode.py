@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int
 
 from service.engine.shapes import Bucket, RowShapes
 from service.engine.steps.inputs import NOT_MEDIA
@@ -24,16 +24,17 @@ class RememberInputs(NamedTuple):
 class KeepInputs(NamedTuple):
     """An encoder's output, and where it is kept among the rows of all media."""
 
-    output: Float[Any, "row hidden"]
-    place: Int[Any, ""]
+    output: Float[Any, "row *level hidden"]
+    places: Int[Any, " place"]
 
 
 class MediaInputs(NamedTuple):
-    """The host's part of a step in which rows take the places of tokens, and the rows of all media."""
+    """The host's part of the beginning of a step, and the rows of all media."""
 
     packed: Int[Any, " number"]
-    numbers: Int[Any, "prompt_row token"]  # of the rows; NOT_MEDIA for tokens
-    rows: Float[Any, "medium row hidden"]
+    positions: Int[Any, "3 slot_and_token"] | None = None
+    numbers: Int[Any, "prompt_row token"] | None = None  # of the rows; NOT_MEDIA for tokens. None for tokens alone
+    rows: Float[Any, "place row level hidden"] | None = None
 
 
 class AttendInputs(NamedTuple):
@@ -59,29 +60,23 @@ def attend_layer_group(
     return cache, AttendOutputs(GroupOutputs(hidden, None if places is None else hidden[places]), scores)
 
 
-def encode_begin(
-    encoder: MediaEncoder, weights: Weights, _: tuple[()], features: Num[Array, "*features"]
-) -> tuple[tuple[()], Float[Array, "position hidden"]]:
+def encode_begin(encoder: MediaEncoder, weights: Weights, _: tuple[()], features: Any) -> tuple[tuple[()], Any]:
     """Return the hidden states before the first layer."""
-    return (), encoder.begin(weights, jnp.asarray(features))
+    return (), encoder.begin(weights, jax.tree.map(jnp.asarray, features))
 
 
 def encode_layers(
-    encoder: MediaEncoder,
-    group: LayerGroup,
-    weights: list[jax.Array],
-    _: tuple[()],
-    hidden: Float[Array, "position hidden"],
-) -> tuple[tuple[()], Float[Array, "position hidden"]]:
+    encoder: MediaEncoder, group: LayerGroup, weights: list[jax.Array], _: tuple[()], hidden: Any
+) -> tuple[tuple[()], Any]:
     """Run a group's layers."""
-    return (), encoder.run_layer_group(group, weights, jnp.asarray(hidden))
+    return (), encoder.run_layer_group(group, weights, jax.tree.map(jnp.asarray, hidden))
 
 
 def encode_end(
-    encoder: MediaEncoder, weights: Weights, _: tuple[()], hidden: Float[Array, "position hidden"]
-) -> tuple[tuple[()], Float[Array, "row output"]]:
+    encoder: MediaEncoder, weights: Weights, _: tuple[()], hidden: Any
+) -> tuple[tuple[()], Float[Array, "row *level output"]]:
     """Return the output."""
-    return (), encoder.end(weights, jnp.asarray(hidden))
+    return (), encoder.end(weights, jax.tree.map(jnp.asarray, hidden))
 
 
 def remember(
@@ -93,27 +88,39 @@ def remember(
     return model.remember(group, weights, cache, output, paging), jnp.int32(0)
 
 
-def initial_rows(shapes: RowShapes, hidden_size: int, dtype: np.dtype) -> Float[Array, "medium row hidden"]:
+def initial_rows(shapes: RowShapes, hidden_size: int, dtype: np.dtype) -> Float[Array, "place row level hidden"]:
     """Return the rows of all media before any is encoded."""
-    return jnp.zeros((shapes.num_media, shapes.num_rows, hidden_size), dtype)
+    return jnp.zeros((shapes.num_places, shapes.place_rows, 1 + shapes.num_added, hidden_size), dtype)
 
 
 def keep_rows(
-    _: tuple[()], rows: Float[Array, "medium row hidden"], inputs: KeepInputs
-) -> tuple[Float[Array, "medium row hidden"], Int[Array, ""]]:
+    _: tuple[()], rows: Float[Array, "place row level hidden"], inputs: KeepInputs
+) -> tuple[Float[Array, "place row level hidden"], Int[Array, ""]]:
     """Write an encoder's output among the rows of all media, and return something to wait for."""
-    output, place = jax.tree.map(jnp.asarray, inputs)
-    return rows.at[place].set(output.astype(rows.dtype), mode="drop"), jnp.int32(0)
+    output, places = jax.tree.map(jnp.asarray, inputs)
+    levels = output.reshape(len(output), *rows.shape[2:]).astype(rows.dtype)
+    missing = len(places) * rows.shape[1] - len(levels)
+    padded = jnp.pad(levels, ((0, missing), (0, 0), (0, 0)))
+    return rows.at[places].set(padded.reshape(len(places), *rows.shape[1:]), mode="drop"), jnp.int32(0)
 
 
 def embed_media(
     model: PagedDecoder, bucket: Bucket, weights: Weights, slots: SlotState, inputs: MediaInputs, *, has_adapters: bool
 ) -> tuple[SlotState, Embedded]:
     """Begin a step as `embed_tokens` does, with rows of media in place of some tokens of prompts."""
-    slots, embedded = embed_tokens(model, bucket, weights, slots, inputs.packed, has_adapters=has_adapters)
+    positions = None if inputs.positions is None else jnp.asarray(inputs.positions)
+    slots, embedded = embed_tokens(
+        model, bucket, weights, slots, inputs.packed, positions=positions, has_adapters=has_adapters
+    )
+    if inputs.numbers is None or inputs.rows is None:
+        return slots, embedded
     hidden, numbers = embedded.inputs.hidden, jnp.asarray(inputs.numbers).reshape(-1)
-    of_prompts = hidden[bucket.num_seqs :]
-    rows = jnp.asarray(inputs.rows).reshape(-1, hidden.shape[1])
-    seen = jnp.where((numbers != NOT_MEDIA)[:, None], rows[jnp.maximum(numbers, 0)], of_prompts)
-    hidden = jnp.concatenate([hidden[: bucket.num_seqs], seen.astype(hidden.dtype)])
-    return slots, embedded._replace(inputs=embedded.inputs._replace(hidden=hidden))
+    is_seen = (numbers != NOT_MEDIA)[:, None]
+    rows = jnp.asarray(inputs.rows)
+    levels = rows.reshape(-1, *rows.shape[2:])[jnp.maximum(numbers, 0)].astype(hidden.dtype)
+    seen = jnp.where(is_seen, levels[:, 0], hidden[bucket.num_seqs :])
+    layers = embedded.inputs._replace(hidden=jnp.concatenate([hidden[: bucket.num_seqs], seen]))
+    if rows.shape[2] > 1:
+        added = jnp.where(is_seen[:, None], levels[:, 1:], 0).swapaxes(0, 1)
+        layers = layers._replace(added=jnp.pad(added, ((0, 0), (bucket.num_seqs, 0), (0, 0))))
+    return slots, embedded._replace(inputs=layers)

@@ -42,6 +42,7 @@ class StepInputs(NamedTuple):
     page_table: Int[Any, "slot_and_row page"]
     memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model that attends to an encoder
     media_rows: Int[Any, "row token"] | None = None  # that take the places of tokens, or NOT_MEDIA; None if none do
+    positions: Int[Any, "3 slot_and_token"] | None = None  # by time, row and column, of a model that has these
     # The slots of the adapters of slots and rows; NO_ADAPTER for none. None of an engine without any.
     adapters: Int[Any, " slot"] | None = None
     row_adapters: Int[Any, " row"] | None = None
@@ -194,6 +195,8 @@ def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     inputs = step_inputs(packed, page_table, bucket, has_adapters=has_adapters)
     inputs.sampled[:] = NOT_SAMPLED
     packed[len(packed) - num_adapters :] = NO_ADAPTER
+    if shapes.media is not None and shapes.media.has_grid:
+        inputs = inputs._replace(positions=np.zeros((3, shapes.padding(bucket)), np.int32))
     if shapes.memory is None:
         return inputs
     return inputs._replace(memory_table=np.zeros((num_slots + num_rows, shapes.memory_pages), np.int32))

@@ -3,6 +3,7 @@
 initial-state                   the device state: the slots and all caches
 embed-…                         tokens to hidden states; one for each bucket
 embed-media-…                   the same with rows of media in place of some tokens; one for each bucket with prompts
+…-media-…                       the first layers, to whose hidden states media add; one for each bucket with prompts
 layers…                         the layers of a group; one for each bucket and kind of layer group
 sample-…                        the sampling that follows a step; one for each number of slots
 sample-greedy-…, -random-…, …   parts of it that suffice for most steps, on an accelerator; see `Sampler`
@@ -12,9 +13,10 @@ prompt-logprobs                 the log-probabilities of a prompt, a few positio
 set-options                     for the sequences whose prompts end in a step
 count-tokens                    for sequences with penalties
 adapter-…                       a write of an adapter into a slot; one for each kind of layer group
-encode-…                        an encoder: before its layers, the layers of a group, after them
+encode-…                        an encoder: before its layers, the layers of a group, after them; one for each number
+                                of rows to which media are padded
 remember-…                      its output to keys and values; one for each kind of layer group
-keep-rows                       its output to the rows that take the places of tokens
+encode-keep-…                   its output to the rows that take the places of tokens
 attend-…                        layers in a step that also returns what heads attend to; one for each kind of group
 """
 
@@ -33,9 +35,6 @@ class SingleProgram(StrEnum):
     SET_OPTIONS = "set-options"
     COUNT_TOKENS = "count-tokens"
     PROMPT_LOGPROBS = "prompt-logprobs"
-    ENCODE_BEGIN = "encode-begin"
-    ENCODE_END = "encode-end"
-    KEEP_ROWS = "keep-rows"
 
 
 class Sampler(StrEnum):
@@ -63,10 +62,11 @@ class Layers(NamedTuple):
 
     bucket: Bucket
     group: str  # the kind of layer group
+    has_media: bool = False  # whether media add to its hidden states
 
     @override
     def __str__(self) -> str:
-        return f"{self.group}-{self.bucket.name}"
+        return f"{self.group}-{'media-' if self.has_media else ''}{self.bucket.name}"
 
 
 class Sample(NamedTuple):
@@ -80,10 +80,31 @@ class Sample(NamedTuple):
         return f"sample-{self.sampler}-seqs{self.num_seqs}"
 
 
-class MemoryPart(StrEnum):
-    """What a program of an encoder's or a decoder's layer group does for a memory."""
+class EncoderPart(StrEnum):
+    """What a program of an encoder does."""
 
-    ENCODE = "encode"  # runs the layers of the encoder
+    BEGIN = "begin"
+    LAYERS = "layers"
+    END = "end"
+    KEEP = "keep"  # the rows that take the places of tokens
+
+
+class OfEncoder(NamedTuple):
+    """A program that encodes a medium."""
+
+    part: EncoderPart
+    group: str = ""  # the kind of layer group
+    num_rows: int = 0  # to which media are padded; 0 if all are alike
+
+    @override
+    def __str__(self) -> str:
+        size = f"-rows{self.num_rows}" if self.num_rows else ""
+        return f"encode-{self.group or self.part}{size}"
+
+
+class MemoryPart(StrEnum):
+    """What a program of a decoder's layer group does for a memory."""
+
     REMEMBER = "remember"  # writes the encoder's output into the cache
     ATTEND = "attend"  # runs the layers in the widest step, and returns what heads attend to
 
@@ -120,7 +141,7 @@ class Whole(NamedTuple):
         return f"whole-{self.sampler}-{self.bucket.name}"
 
 
-type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | OfMemory | WriteAdapter
+type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | OfMemory | OfEncoder | WriteAdapter
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -154,16 +175,32 @@ def encoder_keys(
     """Return the programs that encode a medium, and those that take its rows; none of a model without an encoder."""
     if not encoder_groups:
         return []
-    taking: list[ProgramKey] = (
-        [OfMemory(MemoryPart.REMEMBER, group.kind) for group in distinct(groups)]
-        if shapes.media is None
-        else [SingleProgram.KEEP_ROWS, *(Embed(bucket, has_media=True) for bucket in shapes.prompt_buckets)]
+    if shapes.media is None:
+        return [
+            *_encoding(encoder_groups, 0),
+            *(OfMemory(MemoryPart.REMEMBER, group.kind) for group in distinct(groups)),
+        ]
+    encoding = (
+        key
+        for num_rows in shapes.media.num_rows
+        for key in (*_encoding(encoder_groups, num_rows), OfEncoder(EncoderPart.KEEP, num_rows=num_rows))
     )
+    taking = [
+        key
+        for bucket in shapes.prompt_buckets
+        for key in (
+            Embed(bucket, has_media=True),
+            *([Layers(bucket, groups[0].kind, has_media=True)] if shapes.media.num_added else []),
+        )
+    ]
+    return [*encoding, *taking]
+
+
+def _encoding(encoder_groups: Sequence[LayerGroup], num_rows: int) -> list[OfEncoder]:
     return [
-        SingleProgram.ENCODE_BEGIN,
-        *(OfMemory(MemoryPart.ENCODE, group.kind) for group in distinct(encoder_groups)),
-        SingleProgram.ENCODE_END,
-        *taking,
+        OfEncoder(EncoderPart.BEGIN, num_rows=num_rows),
+        *(OfEncoder(EncoderPart.LAYERS, group.kind, num_rows) for group in distinct(encoder_groups)),
+        OfEncoder(EncoderPart.END, num_rows=num_rows),
     ]
 
 

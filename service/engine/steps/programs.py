@@ -38,8 +38,10 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.keys import (
     Embed,
+    EncoderPart,
     Layers,
     MemoryPart,
+    OfEncoder,
     OfMemory,
     ProgramKey,
     Sample,
@@ -72,7 +74,7 @@ from service.engine.steps.step import (
     write_adapter,
 )
 from service.engine.steps.whole import WholeInputs, WholeState, WholeSteps
-from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, TakesMedia
+from service.models.interface import Cache, LayerGroup, LayerGroupInputs, MediaEncoder, PagedDecoder, TakesMedia
 
 type SampleFunction = Callable[[Float[Array, "slot vocab"], SamplingState, Any], Sampled]
 
@@ -112,14 +114,17 @@ class _EnginePrograms:
 
     def embeds(self) -> list[Program]:
         """Return the programs before the first layer group of a step."""
-        return [
-            self._of_slots(
-                Embed(bucket),
-                functools.partial(embed_tokens, self._model, bucket, has_adapters=self._shapes.adapters is not None),
-                empty_step(bucket, self._shapes).packed,
+        return [self._embed(bucket) for bucket in self._shapes.buckets]
+
+    def _embed(self, bucket: Bucket) -> Program:
+        step, has_adapters = empty_step(bucket, self._shapes), self._shapes.adapters is not None
+        if step.positions is None:
+            embed: Callable[..., tuple[SlotState, Any]] = functools.partial(
+                embed_tokens, self._model, bucket, has_adapters=has_adapters
             )
-            for bucket in self._shapes.buckets
-        ]
+            return self._of_slots(Embed(bucket), embed, step.packed)
+        embed = functools.partial(embed_media, self._model, bucket, has_adapters=has_adapters)
+        return self._of_slots(Embed(bucket), embed, MediaInputs(step.packed, step.positions))
 
     def sampling(self) -> list[Program]:
         """Return the programs from hidden states to tokens and log-probabilities."""
@@ -167,24 +172,35 @@ class _EnginePrograms:
     def encoding(self) -> list[Program]:
         """Return the programs that encode a medium, and those that take its output; none without an encoder."""
         model = self._model
-        if not isinstance(model, TakesMedia) or (encoder := model.encoder) is None:
+        if not isinstance(model, TakesMedia):
             return []
+        sizes = (0,) if self._shapes.media is None else self._shapes.media.num_rows
+        programs = [
+            program
+            for num_rows in sizes
+            if (encoder := model.encoder_of(num_rows)) is not None
+            for program in self._encoding(model, encoder, num_rows)
+        ]
+        return programs if self._shapes.media is None else [*programs, *self._seeing()]
+
+    def _encoding(self, model: TakesMedia, encoder: MediaEncoder, num_rows: int) -> Iterator[Program]:
+        """Yield the programs that encode media of one size, and keep or remember their output."""
         hidden = jax.eval_shape(encoder.begin, self._weights, encoder.features)
         output = jax.eval_shape(encoder.end, self._weights, hidden)
         begin, end = functools.partial(encode_begin, encoder), functools.partial(encode_end, encoder)
-        return [
-            self._program(SingleProgram.ENCODE_BEGIN, begin, (self._weights, (), encoder.features)),
-            *(
-                self._program(
-                    OfMemory(MemoryPart.ENCODE, group.kind),
-                    functools.partial(encode_layers, encoder, group),
-                    (self._of(group), (), hidden),
-                )
-                for group in distinct(encoder.layer_groups)
-            ),
-            self._program(SingleProgram.ENCODE_END, end, (self._weights, (), hidden)),
-            *(self._remembering(model, output) if self._shapes.media is None else self._seeing(output)),
-        ]
+        key = OfEncoder(EncoderPart.BEGIN, num_rows=num_rows)
+        yield self._program(key, begin, (self._weights, (), encoder.features))
+        for group in distinct(encoder.layer_groups):
+            run = functools.partial(encode_layers, encoder, group)
+            key = OfEncoder(EncoderPart.LAYERS, group.kind, num_rows)
+            yield self._program(key, run, (self._of(group), (), hidden))
+        yield self._program(OfEncoder(EncoderPart.END, num_rows=num_rows), end, (self._weights, (), hidden))
+        if self._shapes.media is None:
+            yield from self._remembering(model, output)
+        else:
+            places = _int32(self._shapes.media.places_for(num_rows))
+            key = OfEncoder(EncoderPart.KEEP, num_rows=num_rows)
+            yield self._program(key, keep_rows, ((), self._row_shapes, KeepInputs(output, places)))
 
     def _remembering(self, model: TakesMedia, output: jax.ShapeDtypeStruct) -> Iterator[Program]:
         """Yield the programs that write an encoder's output into the cache."""
@@ -196,17 +212,26 @@ class _EnginePrograms:
                 (self._of(group), placed(self._cache_shapes(group), self._place.cache), written),
             )
 
-    def _seeing(self, output: jax.ShapeDtypeStruct) -> Iterator[Program]:
-        """Yield the programs that keep an encoder's rows, and take them for tokens."""
-        rows = placed(jax.eval_shape(self._make_rows), self._place.replicated)
-        yield self._program(SingleProgram.KEEP_ROWS, keep_rows, ((), rows, KeepInputs(output, _int32())))
+    def _seeing(self) -> Iterator[Program]:
+        """Yield the programs that take rows for tokens, and add to the hidden states of the first layers."""
+        assert self._shapes.media is not None
         for bucket in self._shapes.prompt_buckets:
+            step = empty_step(bucket, self._shapes)
             numbers = _int32(bucket.num_rows, self._shapes.row_tokens)
-            inputs = MediaInputs(empty_step(bucket, self._shapes).packed, numbers, rows)
+            inputs = MediaInputs(step.packed, step.positions, numbers, self._row_shapes)
             begin = functools.partial(embed_media, self._model, bucket, has_adapters=self._shapes.adapters is not None)
             yield self._of_slots(Embed(bucket, has_media=True), begin, inputs)
+            if self._shapes.media.num_added:
+                first = self._model.layer_groups[0]
+                own, added = self._group_inputs(bucket), self._shapes.media.num_added
+                added = self._hidden(added, self._shapes.padding(bucket))
+                yield self._of_group(first, bucket, own._replace(layers=own.layers._replace(added=added)))
 
-    def _make_rows(self) -> Float[Array, "medium row hidden"]:
+    @property
+    def _row_shapes(self) -> jax.ShapeDtypeStruct:
+        return placed(jax.eval_shape(self._make_rows), self._place.replicated)
+
+    def _make_rows(self) -> Float[Array, "place row level hidden"]:
         assert self._shapes.media is not None
         return initial_rows(self._shapes.media, self._model.hidden_size, self._model.dtype)
 
@@ -249,19 +274,17 @@ class _EnginePrograms:
 
     def layer_groups(self) -> list[Program]:
         """Return the programs that run layers."""
-        return [program for group in distinct(self._model.layer_groups) for program in self._of_group(group)]
-
-    def _of_group(self, group: LayerGroup) -> list[Program]:
-        weights = self._of(group)
-        cache = placed(self._cache_shapes(group), self._place.cache)
         return [
-            self._program(
-                Layers(bucket, group.kind),
-                functools.partial(run_layer_group, self._model, group),
-                (weights, cache, self._group_inputs(bucket)),
-            )
+            self._of_group(group, bucket, self._group_inputs(bucket))
+            for group in distinct(self._model.layer_groups)
             for bucket in self._shapes.buckets
         ]
+
+    def _of_group(self, group: LayerGroup, bucket: Bucket, inputs: GroupInputs) -> Program:
+        cache = placed(self._cache_shapes(group), self._place.cache)
+        run = functools.partial(run_layer_group, self._model, group)
+        key = Layers(bucket, group.kind, has_media=inputs.layers.added is not None)
+        return self._program(key, run, (self._of(group), cache, inputs))
 
     def _make_cache(self, group: LayerGroup) -> Cache:
         return self._model.initial_cache(self._shapes.layout, group)
@@ -282,7 +305,7 @@ class _EnginePrograms:
 
     def _embed_shapes(self, num_tokens: int) -> tuple[Any, Any]:
         tokens = _int32(num_tokens)
-        return jax.eval_shape(self._model.embed, self._weights, tokens, tokens)
+        return jax.eval_shape(self._model.embed, self._weights, tokens, tokens)  # by whichever positions
 
     def _hidden(self, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((*shape, self._model.hidden_size), self._model.dtype)

@@ -78,13 +78,25 @@ def embed_tokens(
     packed: Int[Array, " number"],
     *,
     has_adapters: bool,
+    positions: Int[Array, "3 token"] | None = None,
 ) -> tuple[SlotState, Embedded]:
-    """Embed the tokens of a step, and pass on the rest of the host's inputs."""
+    """Embed the tokens of a step, and pass on the rest of the host's inputs.
+
+    Args:
+        model: the model.
+        bucket: the shape of the step.
+        weights: of the model.
+        slots: whose last tokens the decode steps start from.
+        packed: the host's inputs.
+        has_adapters: whether these have slots of adapters.
+        positions: by time, row and column; None for those in the text.
+    """
     no_tables = jnp.zeros((bucket.num_seqs + bucket.num_rows, 0), jnp.int32)
     inputs = step_inputs(jnp.asarray(packed), no_tables, bucket, has_adapters=has_adapters)
     token_ids = jnp.concatenate([slots.last_token_ids[: bucket.num_seqs], inputs.token_ids.reshape(-1)])
     regions = inputs.regions
-    embedded = model.embed(weights, token_ids, regions.positions(len(token_ids)))
+    at = regions.positions(len(token_ids)) if positions is None else positions
+    embedded = model.embed(weights, token_ids, at)
     group_inputs = LayerGroupInputs(*embedded, regions, adapters=inputs.token_adapters())
     return slots, Embedded(group_inputs, inputs.places if bucket.num_rows else None, inputs.sampled)
 

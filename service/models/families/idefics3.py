@@ -5,7 +5,6 @@ https://huggingface.co/docs/transformers/model_doc/idefics3 (Idefics3Config).
 """
 
 from dataclasses import replace
-from typing import Any
 
 from service.models.config import HubConfig
 from service.models.description import (
@@ -45,7 +44,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
     config.refuse_unless("quantization_config")
-    text = _part(config, "text_config")
+    text = config.part("text_config")
     text.refuse_unless("model_type", "llama")  # which is the default
     has_bias = text.flag("attention_bias")
     attention = llama.read_attention(text, has_bias=has_bias, has_output_bias=has_bias)
@@ -57,7 +56,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
 
 
 def _encoder(config: HubConfig) -> ImageEncoder:
-    vision = _part(config, "vision_config")
+    vision = config.part("vision_config")
     vision.refuse_unless("num_channels", 3)
     # What files leave out. Source: transformers `configuration_idefics3.py` (Idefics3VisionConfig)
     hidden_size, num_heads = vision.optional_int("hidden_size", 1152), vision.optional_int("num_attention_heads", 16)
@@ -93,15 +92,3 @@ def _encoder(config: HubConfig) -> ImageEncoder:
             f"scale_factor = {encoder.merge_size} does not divide the {encoder.num_patches} patches of an edge."
         )
     return encoder
-
-
-def _part(config: HubConfig, key: str) -> HubConfig:
-    """Return a part of the file as a file of its own.
-
-    Raises:
-        UnsupportedModel: it is missing.
-    """
-    values: Any = config.values.get(key)
-    if not isinstance(values, dict):
-        raise config.refuse(f"{key} is {type(values).__name__}, which should be an object.")
-    return HubConfig(config.uri, values, config.max_model_len)

@@ -32,8 +32,9 @@ from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.limits import skips_padding, vector_bytes
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.description import ENCODER_PREFIX, DecoderConfig
+from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder
 from service.models.interface import LayerGroup, PagedDecoder
+from service.models.layer_groups import encoder_groups as groups_of_encoder
 from service.models.layer_groups import layer_groups
 from service.models.quantization import MAX_INT8_ROW, Quantization, layers_quantization
 from service.models.registry import read_config
@@ -49,6 +50,13 @@ if TYPE_CHECKING:
     from service.start.kinds.running_engine import RunningEngine
 
 logger = logging.getLogger(__name__)
+
+# Of images of any shape, in rows, each of which is a token. A larger image is scaled down, as the model's own processor
+# does it; a picture of 1,024 x 1,024 pixels has 1,024 rows.
+MAX_IMAGE_ROWS = 1024
+PADDED_ROWS = (256,)  # smaller sizes that are compiled, too
+PLACE_ROWS = 64
+MAX_KEPT_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -242,9 +250,7 @@ def choose_engine_spec(
 
 def encoder_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
     """Return the layers of a model's encoder in order, divided into groups; empty if it has none."""
-    if config.media_encoder is None:
-        return ()
-    return layer_groups(config.media_encoder.layers, specs, prefix=ENCODER_PREFIX)
+    return () if config.media_encoder is None else groups_of_encoder(config.media_encoder, specs)
 
 
 def choose_shapes(
@@ -336,7 +342,7 @@ def _model_size(
         max_positions=kernel.max_positions,
         memory=_memory_shapes(config, specs),
         media=media,
-        media_bytes=0 if media is None else media.num_media * media.num_rows * config.hidden_size * dtype.itemsize,
+        media_bytes=0 if media is None else _rows_bytes(media, config.hidden_size, dtype),
         adapters=adapters,
     )
 
@@ -351,11 +357,28 @@ def _memory_shapes(config: DecoderConfig, specs: Sequence[WeightSpec]) -> Memory
 
 def _row_shapes(config: DecoderConfig, specs: Sequence[WeightSpec], context_len: int) -> RowShapes | None:
     """Return the sizes of rows of media: places for as many as the longest prompt has."""
-    encoder = config.image_encoder
-    if encoder is None:
-        return None
-    num_parts, size = len(encoder_groups(config, specs)), encoder.image_size
-    return RowShapes(max(context_len // encoder.num_rows, 1), encoder.num_rows, num_parts, (size, size, 3))
+    num_parts = len(encoder_groups(config, specs))
+    match config.image_encoder:
+        case ImageEncoder() as encoder:
+            rows, size = encoder.num_rows, encoder.image_size
+            return RowShapes(max(context_len // rows, 1), rows, (rows,), num_parts, (size, size, 3))
+        case PatchEncoder() as encoder:
+            sizes = (*PADDED_ROWS, MAX_IMAGE_ROWS)
+            return RowShapes(
+                min(context_len, MAX_KEPT_ROWS) // PLACE_ROWS + 1,
+                PLACE_ROWS,
+                sizes,
+                num_parts,
+                (encoder.merge_size**2, 3 * encoder.patch_size**2),
+                num_added=len(encoder.taps),
+                has_grid=True,
+            )
+        case None:
+            return None
+
+
+def _rows_bytes(media: RowShapes, hidden_size: int, dtype: np.dtype) -> int:
+    return media.num_places * media.place_rows * (1 + media.num_added) * hidden_size * dtype.itemsize
 
 
 def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> KernelChoice:

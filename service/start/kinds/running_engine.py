@@ -12,10 +12,12 @@ from service.engine.request import MAX_SEQUENCES, Adapter, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.device_turns import DeviceTurns
 from service.errors import Draining, MalformedCheckpoint, Overloaded
-from service.models.description import ImageEncoder
+from service.media.scaling import read_scaler
+from service.media.tiles import read_tiler
+from service.models.description import ImageEncoder, PatchEncoder
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
-from service.text.images import ImageText
+from service.text.images import RowText, TileText
 
 
 class RunningEngine(Running):
@@ -29,7 +31,7 @@ class RunningEngine(Running):
         formats: Mapping[str, str],
         turns: DeviceTurns | None = None,
         *,
-        image_encoder: ImageEncoder | None = None,
+        image_encoder: ImageEncoder | PatchEncoder | None = None,
         read_adapter: Callable[[str, str], Adapter] | None = None,
     ) -> None:
         """Start the device thread, which takes turns with other engines on an accelerator."""
@@ -91,8 +93,34 @@ class RunningEngine(Running):
             operator_defaults=self._operator_defaults,
             read_adapter=self._read_adapter,
             number_formats=self._formats,
-            vision=None if self._image_encoder is None else _vision(self._image_encoder, text, facts["name"]),
+            vision=self._vision(text, facts["name"]),
         )
+
+    def _vision(self, text: Text, uri: str) -> Vision | None:
+        """Return how the model sees, if it does.
+
+        Raises:
+            MalformedCheckpoint: the files beside the weights do not say it, or ask for what is not done here.
+        """
+        encoder, shapes = self._image_encoder, self._runner.shapes.media
+        if encoder is None or shapes is None:
+            return None
+        placeholder = text.tokenizer.backend.id_to_token(encoder.token_id)
+        if placeholder is None:
+            reason = f"has no token {encoder.token_id}, which stands for images"
+            raise MalformedCheckpoint(uri, "tokenizer.json", reason)
+        if isinstance(encoder, ImageEncoder):
+            rows = encoder.num_rows
+            tiler = read_tiler(uri, text.preprocessor, tile_size=encoder.image_size, tile_rows=rows)
+            return Vision(tiler, TileText(placeholder, rows), encoder.token_id, shapes)
+        scaler = read_scaler(
+            uri,
+            text.preprocessor,
+            patch_size=encoder.patch_size,
+            merge_size=encoder.merge_size,
+            padded_rows=shapes.num_rows,
+        )
+        return Vision(scaler, RowText(placeholder), encoder.token_id, shapes)
 
     def _probe_request(self) -> Request:
         return Request("warm", (0,), 1, Sampling(temperature=0.0))
@@ -102,18 +130,3 @@ class RunningEngine(Running):
         with contextlib.suppress(Overloaded, Draining):
             async for _ in self._engine.submit(self._probe_request()):
                 pass
-
-
-def _vision(encoder: ImageEncoder, text: Text, uri: str) -> Vision:
-    """Return how a model sees.
-
-    Raises:
-        MalformedCheckpoint: the files beside the weights do not say it, or ask for what is not done here.
-    """
-    from service.media.tiles import read_tiler
-
-    placeholder = text.tokenizer.backend.id_to_token(encoder.token_id)
-    if placeholder is None:
-        raise MalformedCheckpoint(uri, "tokenizer.json", f"has no token {encoder.token_id}, which stands for images")
-    tiler = read_tiler(uri, text.preprocessor, tile_size=encoder.image_size)
-    return Vision(tiler, ImageText(placeholder, encoder.num_rows), encoder.token_id)

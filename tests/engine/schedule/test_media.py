@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.engine.request import FinishReason, Medium, PlacedMedium
-from service.engine.shapes import StepKind
+from service.engine.shapes import RowShapes, StepKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, names, step
 
 PIXELS = np.zeros((1, 1, 3), np.uint8)
@@ -15,13 +15,15 @@ NUM_ROWS = 6
 
 
 def seeing_scheduler(**sizes):
-    return make_scheduler(**{"num_pages": 40, "num_media": NUM_MEDIA, "encoder_parts": NUM_PARTS} | sizes)
+    num_places = sizes.pop("num_media", NUM_MEDIA)
+    media = RowShapes(num_places, NUM_ROWS, (NUM_ROWS,), NUM_PARTS, (1, 1, 3))
+    return make_scheduler(**{"num_pages": 40, "media": media, "encoder_parts": NUM_PARTS} | sizes)
 
 
 def sees(name, *digests, first=2, gap=1, prompt_len=24, **options):
     """Return a request that shows media, each of `NUM_ROWS` rows, from a position on."""
     media = tuple(
-        PlacedMedium(Medium(digest, PIXELS), first + number * (NUM_ROWS + gap), NUM_ROWS)
+        PlacedMedium(Medium(digest, PIXELS, NUM_ROWS), first + number * (NUM_ROWS + gap))
         for number, digest in enumerate(digests)
     )
     return make_request(name, prompt_len=prompt_len, media=media, **options)

@@ -1,0 +1,44 @@
+"""What a checkpoint says of how images are prepared, as far as all models that see have it in common."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from service.errors import MalformedCheckpoint
+from service.media.pixels import Filter
+
+FILE = "preprocessor_config.json"
+# What encoders here take: pixels from -1 to 1.
+EXPECTED = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+RESCALE_FACTOR = 1 / 255
+
+
+def read_resampling(uri: str, values: Mapping[str, Any], default: Filter) -> Filter:
+    """Check a `preprocessor_config.json`, and return how images are scaled.
+
+    Args:
+        uri: the checkpoint, for errors.
+        values: the file's.
+        default: how they are scaled unless the file says it.
+
+    Raises:
+        MalformedCheckpoint: the file is missing, or asks for what is not done here.
+    """
+    if not values:
+        raise MalformedCheckpoint(uri, FILE, "is missing; it says how the model sees images")
+    for name, expected in EXPECTED.items():
+        if values.get(name, expected) != expected:
+            raise MalformedCheckpoint(uri, FILE, f"{name} = {values[name]!r} is not served; only {expected!r}")
+    factor = values.get("rescale_factor", RESCALE_FACTOR)
+    if not isinstance(factor, float) or not math.isclose(factor, RESCALE_FACTOR):
+        raise MalformedCheckpoint(uri, FILE, f"rescale_factor = {factor!r} is not served; only 1/255")
+    resampling = values.get("resample", default)
+    if resampling not in tuple(Filter):
+        raise MalformedCheckpoint(uri, FILE, f"resample = {resampling!r} is not served; only {[*map(int, Filter)]}")
+    return Filter(resampling)
