@@ -58,9 +58,20 @@ def read_updates(
     updates = {
         layer.tensor.name: _update(adapter, layer, arrays, slot_dtype or dtypes[layer.tensor.name]) for layer in layers
     }
+    if slot_dtype is not None:
+        _check_elements(adapter, updates, slot_dtype)
     facts = {"uri": adapter.uri, "base": adapter.config.base, "layers": len(layers)}
     logger.info("read an adapter", extra={**facts, "max_rank": max(layer.rank for layer in layers)})
     return updates
+
+
+def _check_elements(adapter: LocatedAdapter, updates: dict[str, LowRankUpdate], dtype: np.dtype) -> None:
+    """Check that a slot can hold the narrow matrices themselves: an infinite one would reach other tokens."""
+    limit = float(ml_dtypes.finfo(dtype).max)
+    for tensor, update in updates.items():
+        if not max(np.abs(part).max() for part in (update.a, update.b)) < limit:
+            reason = f"has a value, scale included, beyond the {limit:.3g} that {dtype.name} holds"
+            raise RefusedAdapter(adapter.uri, WEIGHTS, tensor, reason)
 
 
 def _update(
@@ -75,7 +86,7 @@ def _update(
         update = LowRankUpdate(arrays[first.name], arrays[second.name] * np.float32(layer.scale))
     # Weights in 8 bits have scales, so they hold what float32 does.
     limit = float(ml_dtypes.finfo(dtype if dtype.itemsize > 1 else FLOAT32).max)
-    if not max(update.bound, *(np.abs(part).max() for part in (update.a, update.b))) < limit:
+    if not update.bound < limit:
         reason = f"its product with {first.name!r} may reach {update.bound:.3g}; {dtype.name} holds up to {limit:.3g}"
         raise RefusedAdapter(adapter.uri, WEIGHTS, second.name, reason)
     return update

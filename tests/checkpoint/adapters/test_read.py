@@ -269,3 +269,11 @@ def test_an_adapter_that_is_replaced_while_it_loads_is_an_error_and_never_a_mix(
     gcs_bucket.upload("adapter/" + WEIGHTS, save(UPDATES | {A: ONES}))
     with pytest.raises(ObjectChanged, match=WEIGHTS):
         load_on_host(located, SPECS, LIMITS)
+
+
+def test_a_matrix_that_a_slot_cannot_hold_is_refused_though_its_product_is_small(tmp_path: Path):
+    adapter = written(tmp_path / "a", UPDATES | {A: ONES * 1e5, B: np.full((64, RANK), 1e-6, np.float32)})
+    assert read(adapter)
+    located = locate_adapter(str(adapter), LocalSource)
+    with pytest.raises(RefusedAdapter, match=r"beyond the 6\.55e\+04 that float16 holds"):
+        read_updates(located, SPECS, LIMITS, slot_dtype=np.dtype(np.float16))
