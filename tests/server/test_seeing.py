@@ -24,7 +24,7 @@ def compiles(service):
 MODELS = {"smolvlm": (save_sighted, 40), "qwen3_vl": (save_qwen, 50)}
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", [pytest.param("smolvlm", marks=pytest.mark.slow), "qwen3_vl"])
 def test_images_are_seen_by_the_official_client_and_a_second_start_compiles_nothing(tmp_path, kind):
     save, image_tokens = MODELS[kind]
     save(tmp_path / "model")
