@@ -83,7 +83,7 @@ def of_recording(custom_id: str, file_url: str, **body):
 def test_recordings_are_heard_from_files_and_from_lines(tmp_path):
     (tmp_path / "monday.wav").write_bytes(SECOND)
     inline = f"data:audio/wav;base64,{base64.b64encode(SECOND).decode()}"
-    verbose = {"response_format": "verbose_json", "timestamp_granularities": ["segment", "word"], "vad_filter": False}
+    verbose = {"response_format": "verbose_json", "timestamp_granularities": ["segment"], "vad_filter": False}
     lines = [
         of_recording("file", "file:monday.wav", **verbose),
         of_recording("inline", inline, response_format="srt", language=None),
@@ -93,7 +93,7 @@ def test_recordings_are_heard_from_files_and_from_lines(tmp_path):
     write(tmp_path / "in.jsonl", lines)
     tally = run(SpeechService(max_audio_bytes=2**20).app, tmp_path / "in.jsonl", tmp_path / "out.jsonl")
     result = answers(tmp_path / "out.jsonl")
-    assert (result["file"]["body"]["text"], len(result["file"]["body"]["words"])) == ("Hello world", 2)
+    assert (result["file"]["body"]["text"], len(result["file"]["body"]["segments"])) == ("Hello world", 1)
     assert result["inline"]["body"]["text"].startswith("1\n00:00:00,000 --> ")
     assert result["broken"]["body"]["error"]["param"] == "file"
     assert result["garbled"]["body"]["error"]["param"] == "body.file_url"
