@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from service.api.schema import batches, embeddings, loads, pooling, rerank, stored_responses, tokenize
+from service.api.schema import adapters, batches, embeddings, loads, pooling, rerank, stored_responses, tokenize
 from tests.api.schema.generation_requests import TEMPLATE, TOOLS
 from tests.api.schema.parts_of_requests import MESSAGE
 from tests.api.schema.values import (
@@ -44,6 +44,14 @@ EXPIRY = nested({"anchor": "created_at", "seconds": 3600}, refused=({"seconds": 
 
 # Of each kind of request its least one, and its fields.
 OTHER_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
+    adapters.AdapterRequest: (
+        {"lora_name": "a"},
+        {
+            "lora_name": field(REQUIRED, text(shortest=1)),
+            "lora_path": field(None, text()),
+            "load_inplace": field(False, FLAG),
+        },
+    ),
     embeddings.EmbeddingsRequest: ({"model": "m", "input": "hi"}, VECTORS),
     pooling.PoolingRequest: (
         {"model": "m", "input": "hi"},
