@@ -1,4 +1,4 @@
-"""What a checkpoint says of how images are prepared, as far as all models that see have it in common."""
+"""The part of `preprocessor_config.json` that all image models share: normalization and the resampling filter."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How Qwen3-VL sees an image: scaled to whole patches, within bounds of its area, and cut into them.
+"""Qwen3-VL's image preprocessing: an image is scaled to whole patches, within bounds of its area, and cut into them.
 
 Source: transformers `models/qwen2_vl/image_processing_pil_qwen2_vl.py`
 """

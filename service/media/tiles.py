@@ -1,4 +1,4 @@
-"""How Idefics3 and SmolVLM cut an image: into square tiles, and the whole image as one more.
+"""Image preprocessing of Idefics3 and SmolVLM: square tiles, and the whole image scaled down as one more.
 
 Source: transformers `models/idefics3/image_processing_pil_idefics3.py`
 """

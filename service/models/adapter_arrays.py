@@ -38,8 +38,8 @@ def adapter_specs(specs: Iterable[WeightSpec], shapes: AdapterShapes, dtype: np.
 
     Args:
         specs: the weights of the model.
-        shapes: of the slots.
-        dtype: of activations.
+        shapes: the number of slots, and the rank that each is padded to.
+        dtype: the elements of both arrays.
     """
     made: list[WeightSpec] = []
     for spec in filter(is_adapted, specs):
@@ -69,10 +69,10 @@ def slot_arrays(
     """Return A and B of one adapter for a weight, padded with zeros to a rank.
 
     Args:
-        spec: of the weight.
+        spec: the weight that the adapter updates.
         updates: A [rank, in] and B [out, rank] of tensors that the adapter updates, by the tensor's name.
         rank: at least that of each update.
-        dtype: of the arrays.
+        dtype: the elements of both arrays.
     """
     a = np.zeros((len(spec.sources), rank, spec.shape[-1]), dtype)
     b = np.zeros((rank, *spec.shape[:-1]), dtype)

@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 # Compiling for a GPU times kernels on it: more threads would compete for its memory. With six on an H200, the steps of
 # an 8B model are as fast as those of executables that were compiled one by one.
 MAX_GPU_COMPILE_THREADS = 6
+BYTES_OF_GPU_COMPILATION = (
+    20e9  # of a GPU's memory, for each thread beyond two; an L4 with 8B weights has 1 GB to spare
+)
 
 
 @dataclass(frozen=True)
@@ -153,8 +156,11 @@ def compile_all(spec: ModelSpec, search: BundleSearch, progress: StartProgress) 
 def num_compile_threads(device: Device) -> int:
     """Return how many executables to compile at the same time."""
     num_processors = os.cpu_count() or 1
-    is_timed_on = device.platform == "gpu" and not is_absent(device)
-    return min(num_processors, MAX_GPU_COMPILE_THREADS) if is_timed_on else num_processors
+    if device.platform != "gpu" or is_absent(device):
+        return num_processors
+    memory_bytes = (device.memory_stats() or {}).get("bytes_limit", 0)
+    most = max(2, int(memory_bytes // BYTES_OF_GPU_COMPILATION))
+    return min(num_processors, most, MAX_GPU_COMPILE_THREADS)
 
 
 def _load_all(spec: ModelSpec, bundle: Bundle, progress: StartProgress) -> Executables:

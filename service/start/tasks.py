@@ -91,8 +91,9 @@ def check_packages(_: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelS
     Raises:
         UnsupportedModel: it is not.
     """
-    if spec.hears and find_spec("av") is None:
-        reason = "hears, and what decodes recordings is not installed here. Install it: pip install 'levserve[media]'."
+    package = spec.media_package
+    if package is not None and find_spec(package) is None:
+        reason = f"takes media, and {package}, which decodes them, is not installed. Run pip install 'levserve[media]'."
         raise UnsupportedModel(checkpoint.uri, reason)
 
 

@@ -1,4 +1,4 @@
-"""A model that hears does not start where nothing decodes recordings."""
+"""A model of sound or images does not start where nothing decodes them."""
 
 from types import SimpleNamespace
 
@@ -11,12 +11,14 @@ from service.start.tasks import check_packages
 CHECKPOINT = SimpleNamespace(uri="gs://bucket/whisper")
 
 
-def test_a_model_that_hears_names_the_package_that_is_missing(monkeypatch):
+@pytest.mark.parametrize("package", ["av", "PIL"])
+def test_a_model_of_sound_or_images_names_the_package_that_is_missing(package, monkeypatch):
     monkeypatch.setattr(tasks, "find_spec", lambda name: None)
-    with pytest.raises(UnsupportedModel, match=r"gs://bucket/whisper.*hears.*pip install 'levserve\[media\]'"):
-        check_packages(None, CHECKPOINT, SimpleNamespace(hears=True))
-    check_packages(None, CHECKPOINT, SimpleNamespace(hears=False))
+    with pytest.raises(UnsupportedModel, match=rf"gs://bucket/whisper.*{package}.*pip install 'levserve\[media\]'"):
+        check_packages(None, CHECKPOINT, SimpleNamespace(media_package=package))
+    check_packages(None, CHECKPOINT, SimpleNamespace(media_package=None))
 
 
-def test_nothing_is_missing_where_it_is_installed():
-    check_packages(None, CHECKPOINT, SimpleNamespace(hears=True))
+@pytest.mark.parametrize("package", ["av", "PIL"])
+def test_nothing_is_missing_where_it_is_installed(package):
+    check_packages(None, CHECKPOINT, SimpleNamespace(media_package=package))

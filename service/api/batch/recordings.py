@@ -42,7 +42,7 @@ def read_recording(body: dict[str, Any], folder: Path) -> bytes:
     """Return the recording that a checked body names.
 
     Args:
-        body: of a line.
+        body: the body of a request in a batch, checked before.
         folder: where local files are.
 
     Raises:

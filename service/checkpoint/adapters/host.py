@@ -24,13 +24,13 @@ def host_adapter(
     """Lay out an adapter.
 
     Args:
-        name: of the adapter.
-        digest: of its files.
+        name: the model that requests name.
+        digest: identifies its files; sequences of equal ones share a slot and prefixes.
         updates: by the names of the model's tensors.
         specs: the weights of the model.
         groups: its layers, as they were compiled.
-        shapes: of the slots.
-        dtype: of activations.
+        shapes: the number of slots, and the rank that each is padded to.
+        dtype: the elements that the slots hold.
     """
     by_name = {spec.name: spec for spec in specs}
     pairs = {tensor: (update.a, update.b) for tensor, update in updates.items()}

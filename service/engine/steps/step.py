@@ -85,7 +85,7 @@ def embed_tokens(
     Args:
         model: the model.
         bucket: the shape of the step.
-        weights: of the model.
+        weights: the embedding table, by name.
         slots: whose last tokens the decode steps start from.
         packed: the host's inputs.
         has_adapters: whether these have slots of adapters.

@@ -38,8 +38,8 @@ def add_adapters(
     Args:
         out: the products of the tokens with a weight.
         x: the tokens.
-        adapters: of the weight.
-        slots: of each token's adapter; -1 for none.
+        adapters: A and B of every slot, for this weight.
+        slots: the slot of each token's adapter; -1 for none.
         products: how the device computes products.
     """
     a, b, (axis, sizes) = adapters

@@ -38,11 +38,11 @@ class AdapterReader:
         """Remember the model.
 
         Args:
-            context: of its start.
+            context: the start of the model, with its settings and cache.
             specs: its weights.
             groups: its layers, as they were compiled.
-            shapes: of the slots.
-            dtype: of activations.
+            shapes: the number of slots, and the rank that each is padded to.
+            dtype: the elements that the slots hold.
         """
         self._settings, self._cache = context.settings, context.cache
         self._specs, self._groups, self._shapes, self._dtype = specs, groups, shapes, dtype

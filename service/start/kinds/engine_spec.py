@@ -116,8 +116,10 @@ class EngineSpec(ModelSpec):
 
     @property
     @override
-    def hears(self) -> bool:
-        return self.config.speech_encoder is not None
+    def media_package(self) -> str | None:
+        if self.config.speech_encoder is not None:
+            return "av"
+        return None if self.config.image_encoder is None else "PIL"
 
     @property
     @override

@@ -99,9 +99,9 @@ class ModelSpec(ABC):
         """The names of the model's programs."""
 
     @property
-    def hears(self) -> bool:
-        """Whether requests bring recordings."""
-        return False
+    def media_package(self) -> str | None:
+        """The package of the extra `media` that decodes what requests bring; None if they bring text alone."""
+        return None
 
     @property
     @abstractmethod
