@@ -4,12 +4,9 @@ If the device uses the host's memory, the weights stay where they were assembled
 and the device uses it without a copy. That needs no jax, so it may start before jax is imported.
 """
 
-import ctypes
 import math
-import mmap
-import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -19,6 +16,7 @@ from service.errors import UnquantizableWeights
 from service.models.weight_spec import WeightSpec
 from service.weights.cast import cast_into
 from service.weights.low_rank import LowRankUpdate
+from service.weights.populated import populated_memory
 from service.weights.quantization import RowQuantizer, UnquantizableRow, checked_scales
 
 if TYPE_CHECKING:
@@ -28,10 +26,6 @@ if TYPE_CHECKING:
 
 # XLA uses a host array without a copy if it is aligned to this.
 ALIGNMENT_BYTES = 64
-# Source: man 2 madvise; since Linux 5.14, and a harmless error before.
-MADV_POPULATE_WRITE = 23
-# While the kernel populates this much, threads that change the address space, as imports do, have to wait.
-POPULATE_BYTES = 2 * 1024 * 1024
 # A matrix product reads a weight and its input at the same time. If their addresses agree in these low bits, as those
 # of arrays at round addresses do, both appear to use the same cache bank: a step of one token through 135M parameters
 # takes 9.5 instead of 8.5 ms on a Zen 5. Measured over offsets from 0 to 2,048.
@@ -39,6 +33,10 @@ BANKS_BYTES = 4 * ALIGNMENT_BYTES
 BANK_OFFSET_BYTES = 3 * ALIGNMENT_BYTES
 
 NUM_THREADS = 4  # numpy copies and casts without the GIL, so a few threads overlap disk and memory
+
+
+def _new_memory(num_bytes: int) -> np.ndarray:
+    return np.empty(num_bytes, np.uint8)
 
 
 class Assembly:
@@ -50,7 +48,7 @@ class Assembly:
         mesh: "DeviceMesh | None",
         updates: Mapping[str, LowRankUpdate] | None = None,
         *,
-        on_placed: Callable[[int], None] = lambda num_bytes: None,
+        on_placed: Callable[[np.ndarray], None] = lambda array: None,
     ) -> None:
         """Allocate all weights if they stay on the host; otherwise `reserve` allocates them one by one.
 
@@ -58,7 +56,7 @@ class Assembly:
             specs: the weights.
             mesh: the devices to place weights on, by the names of their axes; None leaves them on the host.
             updates: what is added to tensors before they are converted, by their names.
-            on_placed: called, from any thread, with the bytes of host memory that a placed weight releases.
+            on_placed: called, from any thread, with the host array of a weight that is on the device.
         """
         self._mesh, self._updates, self._on_placed = mesh, updates or {}, on_placed
         self._lock = threading.Lock()
@@ -79,17 +77,30 @@ class Assembly:
     def uses(self, tensor: str) -> bool:
         return tensor in self._users
 
-    def reserve(self, tensors: Sequence[str]) -> int:
-        """Allocate the weights that these tensors are part of; return the allocated bytes of host memory."""
-        allocated_bytes = 0
+    def lacks(self, tensors: Sequence[str]) -> bool:
+        """Return whether a weight that these tensors are part of has no memory yet."""
         with self._lock:
-            for weight, _ in (user for name in tensors for user in self._users.get(name, ())):
-                if weight.name in self._arrays or not self._num_missing[weight.name]:
-                    continue
-                for spec in self._with_row_scales(weight):
-                    self._arrays[spec.name] = np.empty(spec.shape, spec.dtype)
-                    allocated_bytes += spec.num_bytes
-        return allocated_bytes
+            return any(True for _ in self._without_memory(tensors))
+
+    def reserve(self, tensors: Sequence[str], allocate: Callable[[int], np.ndarray] = _new_memory) -> None:
+        """Allocate the weights that these tensors are part of; only one thread may reserve at a time.
+
+        Args:
+            tensors: their names.
+            allocate: returns uint8 of shape [n], aligned to `ALIGNMENT_BYTES` or not; it may wait.
+        """
+        with self._lock:
+            missing = list(self._without_memory(tensors))
+        for spec in missing:
+            if spec.name not in self._arrays:
+                array = allocate(spec.num_bytes).view(spec.dtype).reshape(spec.shape)
+                with self._lock:
+                    self._arrays[spec.name] = array
+
+    def _without_memory(self, tensors: Sequence[str]) -> Iterator[WeightSpec]:
+        for weight, _ in (user for name in tensors for user in self._users.get(name, ())):
+            if weight.name not in self._arrays and self._num_missing[weight.name]:
+                yield from self._with_row_scales(weight)
 
     def place(self, tensor: str, first: int, number: int, dtype: np.dtype) -> np.ndarray | None:
         """Return the memory of a weight, contiguous uint8, that elements of a tensor can be read into directly.
@@ -172,11 +183,13 @@ class Assembly:
     def _place(self, name: str, mesh: "DeviceMesh") -> None:
         with self._lock:
             array = self._arrays.pop(name)
+            for index in range(len(self._specs[name].sources)):
+                self._quantizers.pop((name, index), None)  # it refers to the array
         # The transfer must be complete before the host memory counts as released.
         placed = mesh.put(array, self._specs[name].axes).block_until_ready()
         with self._lock:
             self._placed[name] = placed
-        self._on_placed(array.nbytes)
+        self._on_placed(array)
 
 
 class TensorPlace:
@@ -236,9 +249,11 @@ def assemble_weights(
     assembly = Assembly(all_specs, mesh, updates)
     # A tensor that two weights share is read once and written to both.
     names = {source.name: source.is_transposed for spec in all_specs for source in spec.sources}
+    reserving = threading.Lock()
 
     def write_one(name: str) -> None:
-        assembly.reserve([name])
+        with reserving:
+            assembly.reserve([name])
         tensor = np.swapaxes(tensors[name], -1, -2) if names[name] else tensors[name]
         assembly.write(name, 0, np.ascontiguousarray(tensor).reshape(-1))
 
@@ -253,21 +268,6 @@ def host_bytes(specs: Sequence[WeightSpec]) -> int:
     return BANK_OFFSET_BYTES + sum(_padded_bytes(spec) for spec in specs)
 
 
-def populated_memory(num_bytes: int) -> np.ndarray:
-    """Allocate uint8 of shape [num_bytes], in huge pages if available, populated by a background thread.
-
-    Faulting fresh pages in takes longer than filling them, above all if the host of a virtual machine has reclaimed
-    them; and threads faulting on the same huge page each zero a page, of which all but one is discarded.
-    """
-    length = -(-max(num_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-    mapped = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory = np.frombuffer(mapped, np.uint8)
-    if sys.platform == "linux":
-        mapped.madvise(mmap.MADV_HUGEPAGE)
-        threading.Thread(target=_populate, args=(memory,), name="populate", daemon=True).start()
-    return memory[:num_bytes]
-
-
 def _allocate_together(specs: Sequence[WeightSpec]) -> dict[str, np.ndarray]:
     # One large allocation gets huge pages and takes a third of the page faults of many small ones.
     left, arrays = populated_memory(host_bytes(specs))[BANK_OFFSET_BYTES:], {}
@@ -275,15 +275,6 @@ def _allocate_together(specs: Sequence[WeightSpec]) -> dict[str, np.ndarray]:
         arrays[spec.name] = left[: spec.num_bytes].view(spec.dtype).reshape(spec.shape)
         left = left[_padded_bytes(spec) :]
     return arrays
-
-
-def _populate(memory: np.ndarray) -> None:
-    # Bytes that other threads write meanwhile are preserved. A call through ctypes releases the GIL.
-    advise = ctypes.CDLL(None).madvise
-    for first in range(0, len(memory), POPULATE_BYTES):
-        length = min(POPULATE_BYTES, len(memory) - first)
-        if advise(ctypes.c_void_p(memory.ctypes.data + first), ctypes.c_size_t(length), MADV_POPULATE_WRITE):
-            return
 
 
 def _padded_bytes(spec: WeightSpec) -> int:

@@ -3,10 +3,11 @@
 Bytes that a weight stores unchanged are read directly into its memory; others are read into a scratch buffer and cast.
 """
 
+import functools
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import pairwise
 
 import numpy as np
@@ -16,14 +17,14 @@ from service.storage.retry import RetryBudget
 from service.weights.assembly import Assembly
 from service.weights.packed.layers import PackedWeights
 from service.weights.safetensors import DTYPES, Header, TensorEntry
-from service.weights.staging import HostMemoryBudget
+from service.weights.staging import StagingMemory
 from service.weights.strided import StridedTensors, in_order
 
 
 class TensorConsumer:
     """Writes the tensors of one object into an `Assembly`."""
 
-    def __init__(self, header: Header, assembly: Assembly, packed: PackedWeights, memory: HostMemoryBudget) -> None:
+    def __init__(self, header: Header, assembly: Assembly, packed: PackedWeights, memory: StagingMemory) -> None:
         """Index the tensors of the object's header that weights use."""
         # An empty tensor has no bytes to wait for, and shares its offset with the next one.
         used = {
@@ -38,14 +39,20 @@ class TensorConsumer:
         self._uri, self._assembly, self._memory = header.file.source.uri, assembly, memory
         self._packed = packed
 
-    @contextmanager
-    def reserve(self, part: Slice, budget: RetryBudget) -> Iterator[None]:
+    def reserve(self, part: Slice, budget: RetryBudget) -> AbstractContextManager[None]:
         """Allocate the weights that a slice contributes to, waiting for host memory within the budget."""
         inside = list(self._inside(part))
         names = [name for name, _ in inside]
-        num_bytes = self._assembly.reserve(names) + self._strided.reserve(names) + self._packed.reserve(inside)
-        with self._memory.reserve(num_bytes, lambda: budget.check(self._uri, "weights")):
-            yield
+        if not (self._assembly.lacks(names) or self._strided.lacks(names) or self._packed.lacks(names)):
+            return self._memory.at_work(None)
+        allocate = functools.partial(self._memory.allocate, check=lambda: budget.check(self._uri, "weights"))
+
+        def obtain() -> None:
+            self._assembly.reserve(names, allocate)
+            self._strided.reserve(names, allocate)
+            self._packed.reserve(inside, allocate)
+
+        return self._memory.at_work(obtain)
 
     def pieces(self, chunk: Chunk, buffer: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray]]:
         """Split a chunk by destination: directly into a weight, or into the scratch buffer."""
@@ -80,7 +87,7 @@ class TensorConsumer:
                 writer.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
             elif (collected := self._strided.write(name, begin - entry.begin, values)) is not None:
                 writer.write(name, 0, in_order(entry, collected, dtype))
-                self._memory.release(collected.nbytes)
+                self._memory.release(collected)
 
     def _inside(self, part: Slice | Chunk) -> Iterator[tuple[str, TensorEntry]]:
         first = bisect_right(self._ends, part.start)

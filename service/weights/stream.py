@@ -29,7 +29,7 @@ from service.weights.low_rank import LowRankUpdate
 from service.weights.packed.layers import PackedWeights
 from service.weights.safetensors import Header, check_dtype, check_tensors, merged
 from service.weights.stacked_experts import with_single_experts
-from service.weights.staging import HostMemoryBudget
+from service.weights.staging import StagingMemory
 from service.weights.strided import transposed_entry
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _stream(
         streamed.weights.pop(spec.name, None)  # its memory is needed
     limits = budget.limits
     # The workers' buffers count toward the limit.
-    memory = HostMemoryBudget(max(0, target.max_staging_bytes - limits.num_workers * limits.chunk_bytes))
+    memory = StagingMemory(max(0, target.max_staging_bytes - limits.num_workers * limits.chunk_bytes))
     assembly = Assembly(target.specs, target.mesh, target.updates, on_placed=memory.release)
     packed = PackedWeights(target.specs, assembly, memory.release)
     slice_bytes = _slice_bytes(headers, limits)
@@ -166,7 +166,8 @@ def _stream(
             file=None if copy_to is None else PartFile(file.source.uri, info, copy_to),
             consumer=TensorConsumer(header, assembly, packed, memory),
         )
-    fetch_all(_schedule(target.specs, headers, fetches), budget)
+    with memory.pinned_for(target.mesh):
+        fetch_all(_schedule(target.specs, headers, fetches), budget)
     valid = [header for header in headers if fetches[header.file.info.name].is_valid]
     for header in valid:
         assembly.check(header.file.source.uri, header.entries)

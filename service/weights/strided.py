@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -22,16 +22,23 @@ class StridedTensors:
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
-    def reserve(self, names: Iterable[str]) -> int:
-        """Allocate buffers for these tensors; return the allocated bytes."""
-        allocated_bytes = 0
+    def lacks(self, names: Iterable[str]) -> bool:
+        """Return whether one of these tensors has no buffer yet."""
         with self._lock:
-            for name in self._entries.keys() & set(names):
-                if name not in self._collected and self._num_missing[name]:
-                    num_bytes = self._num_missing[name]
-                    self._collected[name] = np.empty(num_bytes, np.uint8)
-                    allocated_bytes += num_bytes
-        return allocated_bytes
+            return bool(self._without_buffer(names))
+
+    def reserve(self, names: Iterable[str], allocate: Callable[[int], np.ndarray]) -> None:
+        """Allocate buffers for these tensors; only one thread may reserve at a time."""
+        with self._lock:
+            missing = self._without_buffer(names)
+        for name in missing:
+            array = allocate(self._num_missing[name])
+            with self._lock:
+                self._collected[name] = array
+
+    def _without_buffer(self, names: Iterable[str]) -> list[str]:
+        known = self._entries.keys() & set(names)
+        return [name for name in known if name not in self._collected and self._num_missing[name]]
 
     def write(self, name: str, first: int, data: np.ndarray) -> np.ndarray | None:
         """Write bytes of a tensor at byte `first`; return all of them once the last have arrived."""

@@ -1,4 +1,4 @@
-"""Host memory: staged bytes stay within their bound, and memory for weights is populated while it is written."""
+"""Memory for weights is populated while it is written."""
 
 import mmap
 import sys
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.weights.assembly import ALIGNMENT_BYTES, populated_memory
-from service.weights.staging import HostMemoryBudget
+from service.weights.assembly import ALIGNMENT_BYTES
+from service.weights.populated import populated_memory
 
 MIB = 1024 * 1024
 TIMEOUT_S = 30
@@ -18,45 +18,6 @@ TIMEOUT_S = 30
 only_on_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere pages are populated when they are touched"
 )
-
-
-def no_check() -> None:
-    pass
-
-
-def test_a_reservation_that_does_not_fit_waits_until_bytes_are_given_back():
-    budget = HostMemoryBudget(100)
-    waits, order = threading.Event(), []
-
-    def reserve() -> None:
-        with budget.reserve(30, waits.set):
-            order.append("reserved")
-
-    with budget.reserve(80, no_check):
-        thread = threading.Thread(target=reserve)
-        thread.start()
-        assert waits.wait(TIMEOUT_S)
-        order.append("given back")
-        budget.release(80)
-        thread.join(TIMEOUT_S)
-    assert order == ["given back", "reserved"]
-
-
-def test_a_reservation_larger_than_the_bound_is_granted_alone():
-    with HostMemoryBudget(100).reserve(1000, no_check):
-        pass
-
-
-def test_the_check_ends_a_wait():
-    budget = HostMemoryBudget(100)
-
-    def fail() -> None:
-        raise TimeoutError
-
-    start_s = time.monotonic()
-    with budget.reserve(100, no_check), pytest.raises(TimeoutError), budget.reserve(1, fail):
-        pass
-    assert time.monotonic() - start_s < 1  # a start that is cancelled ends at once
 
 
 def resident_bytes(address: int, num_bytes: int) -> int:
@@ -105,84 +66,8 @@ def test_memory_has_the_requested_size(num_bytes):
     assert populated_memory(num_bytes).nbytes == num_bytes
 
 
-class Waiter:
-    """A thread that reserves bytes; says when it waits and when it has them."""
-
-    def __init__(self, budget: HostMemoryBudget, num_bytes: int) -> None:
-        self.waits, self.has, self.may_end = threading.Event(), threading.Event(), threading.Event()
-
-        def reserve() -> None:
-            with budget.reserve(num_bytes, self.waits.set):
-                self.has.set()
-                self.may_end.wait(TIMEOUT_S)
-
-        threading.Thread(target=reserve, daemon=True).start()
-
-
-def granted_at_once(budget: HostMemoryBudget, num_bytes: int) -> bool:
-    waiter = Waiter(budget, num_bytes)
-    while not waiter.has.is_set() and not waiter.waits.is_set():
-        waiter.has.wait(0.01)
-    waiter.may_end.set()
-    return not waiter.waits.is_set()
-
-
-def test_bytes_are_granted_up_to_the_bound():
-    budget = HostMemoryBudget(100)
-    with budget.reserve(60, pytest.fail):
-        assert granted_at_once(budget, 40)
-    budget = HostMemoryBudget(100)
-    with budget.reserve(60, pytest.fail):
-        assert not granted_at_once(budget, 41)
-
-
-def test_bytes_stay_held_after_the_body_until_they_are_given_back():
-    budget = HostMemoryBudget(100)
-    with budget.reserve(100, pytest.fail):
-        pass
-    with budget.reserve(0, pytest.fail):
-        assert not granted_at_once(budget, 1)
-    budget = HostMemoryBudget(100)
-    with budget.reserve(100, pytest.fail):
-        pass
-    budget.release(40)
-    with budget.reserve(0, pytest.fail):
-        assert granted_at_once(budget, 40)
-
-
-def test_nothing_is_granted_at_any_time():
-    budget = HostMemoryBudget(0)
-    with budget.reserve(10, pytest.fail):
-        assert granted_at_once(budget, 0)
-
-
-def test_one_that_is_alone_is_granted_more_than_the_bound_even_while_bytes_are_held():
-    budget = HostMemoryBudget(100)
-    with budget.reserve(100, pytest.fail):
-        pass
-    assert granted_at_once(budget, 500)
-
-
-def test_the_end_of_a_body_wakes_one_that_waits():
-    budget = HostMemoryBudget(100)
-    with budget.reserve(100, pytest.fail):
-        waiter = Waiter(budget, 50)
-        assert waiter.waits.wait(TIMEOUT_S)
-        assert not waiter.has.is_set()
-    assert waiter.has.wait(TIMEOUT_S)
-    waiter.may_end.set()
-
-
-def test_a_body_that_fails_is_at_work_no_longer():
-    budget = HostMemoryBudget(100)
-    with pytest.raises(KeyError), budget.reserve(100, pytest.fail):
-        raise KeyError
-    assert granted_at_once(budget, 100)
-
-
-def test_one_waits_as_long_as_any_other_is_at_work():
-    budget = HostMemoryBudget(100)
-    with budget.reserve(50, pytest.fail):
-        with budget.reserve(40, pytest.fail):
-            pass
-        assert not granted_at_once(budget, 20)
+def test_what_follows_is_called_once_all_pages_are_there():
+    followed = threading.Event()
+    memory = populated_memory(8 * MIB, lambda _: followed.set())
+    assert followed.wait(TIMEOUT_S)
+    assert resident_bytes(memory.ctypes.data, 8 * MIB) == 8 * MIB

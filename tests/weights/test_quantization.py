@@ -148,11 +148,18 @@ def test_a_row_of_a_later_block_is_named_by_its_number_in_the_tensor():
 
 
 def test_a_weight_for_a_device_takes_its_bytes_and_those_of_its_scales_and_gives_them_back_together():
+    taken: list[int] = []
     given_back: list[int] = []
     specs = int8_of(product("w", 8, 16))
-    assembly = Assembly(specs, MESH, on_placed=given_back.append)
-    assert assembly.reserve(["w.tensor"]) == 8 * 16 + 8 * 4
-    assert assembly.reserve(["w.tensor"]) == 0
+    assembly = Assembly(specs, MESH, on_placed=lambda array: given_back.append(array.nbytes))
+
+    def allocate(num_bytes: int) -> np.ndarray:
+        taken.append(num_bytes)
+        return np.empty(num_bytes, np.uint8)
+
+    assembly.reserve(["w.tensor"], allocate)
+    assert taken == [8 * 16, 8 * 4]
+    assert not assembly.lacks(["w.tensor"])
     assembly.write("w.tensor", 0, np.ones(100, np.float32))
     assert given_back == []
     assembly.write("w.tensor", 100, np.ones(28, np.float32))

@@ -5,6 +5,7 @@ import json
 import os
 import struct
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,13 +196,30 @@ MESH = DeviceMesh((jax.devices()[0],))
 SLICES = r"model-0000.*alt=media.*bytes=[1-9]"
 
 
-def to_the_device(loader: Loader, max_staging_bytes: int, cancelled: threading.Event | None = None, **limits):
+class AcceleratorMesh(DeviceMesh):
+    """Stands for an accelerator, which this machine lacks: its arrays never use the host's memory."""
+
+    @property
+    def platform(self) -> str:
+        return "gpu"
+
+    def put(self, array: np.ndarray, axes: Sequence[str]) -> jax.Array:
+        return jax.device_put(array.copy(), self.devices[0])
+
+
+def to_the_device(
+    loader: Loader,
+    max_staging_bytes: int,
+    cancelled: threading.Event | None = None,
+    mesh: DeviceMesh = MESH,
+    **limits,
+):
     """Stream the checkpoint to a device whose memory is not the host's."""
     located = loader.locate(**limits)
     source, objects = located.weights.source, located.weights.objects
     chosen = [info for info in objects if info.name in SHARDS]
     with source.open_files(objects, chosen, cache=None, progress=Progress(), cancelled=cancelled) as opened:
-        target = WeightTarget(SPECS, MESH, max_staging_bytes)
+        target = WeightTarget(SPECS, mesh, max_staging_bytes)
         return stream_weights(target, opened.files, opened.progress, opened.budget)
 
 
@@ -218,6 +236,14 @@ def test_slices_come_side_by_side_as_far_as_there_is_host_memory(loader: Loader,
 def test_a_weight_that_is_larger_than_the_host_memory_is_loaded_all_the_same(loader: Loader, monkeypatch):
     monkeypatch.setattr(stream, "MIN_SLICE_BYTES", 1000)
     assert same_weights(LoadedWeights(to_the_device(loader, 0).weights))
+
+
+# Buffers of chunks take 2 MiB a worker of it; what is left holds the weights one after another.
+@pytest.mark.parametrize("staging_bytes", [2**22 + 2**13, 2**22 + 2**16, 2**24])
+def test_weights_that_pass_through_one_region_are_the_same(loader: Loader, monkeypatch, staging_bytes: int):
+    monkeypatch.setattr(stream, "MIN_SLICE_BYTES", 1000)
+    result = to_the_device(loader, staging_bytes, mesh=AcceleratorMesh(MESH.devices), num_workers=2)
+    assert same_weights(LoadedWeights(result.weights))
 
 
 def test_a_cancelled_stream_does_not_wait_for_host_memory(loader: Loader, gcs_bucket: GcsBucket, monkeypatch):

@@ -33,14 +33,17 @@ class PackedWeights:
     """The packed weights of a model; writable from several threads."""
 
     def __init__(
-        self, specs: Iterable[WeightSpec], assembly: Assembly, release: Callable[[int], None] = lambda num_bytes: None
+        self,
+        specs: Iterable[WeightSpec],
+        assembly: Assembly,
+        release: Callable[[np.ndarray], None] = lambda array: None,
     ) -> None:
         """Index the packed tensors.
 
         Args:
             specs: the weights of the model, packed or not.
             assembly: receives the unpacked rows.
-            release: called, from any thread, with the bytes of host memory that were freed.
+            release: called, from any thread, with each buffer that is no longer used.
         """
         self._assembly, self._release = assembly, release
         self._lock = threading.Lock()
@@ -55,19 +58,26 @@ class PackedWeights:
     def __contains__(self, tensor: str) -> bool:
         return tensor in self._users
 
-    def reserve(self, tensors: Sequence[tuple[str, TensorEntry]]) -> int:
-        """Allocate buffers for these tensors, and their weights; return the allocated bytes."""
-        allocated_bytes = 0
+    def lacks(self, tensors: Iterable[str]) -> bool:
+        """Return whether one of these tensors, or its weight, has no memory yet."""
+        with self._lock:
+            used = [(name, self._users[name][0]) for name in tensors if name in self._users]
+            if any(name not in weight.collected and weight.num_missing for name, weight in used):
+                return True
+        return self._assembly.lacks([weight.source.name for _, weight in used])
+
+    def reserve(self, tensors: Sequence[tuple[str, TensorEntry]], allocate: Callable[[int], np.ndarray]) -> None:
+        """Allocate buffers for these tensors, and their weights; only one thread may reserve at a time."""
         for name, entry in tensors:
             if name not in self._users:
                 continue
             weight, part = self._users[name]
-            with self._lock:
-                if name not in weight.collected and weight.num_missing:
-                    weight.collected[name] = np.empty(int(np.prod(part.shape)), DTYPES[entry.dtype_name])
-                    allocated_bytes += weight.collected[name].nbytes
-            allocated_bytes += self._assembly.reserve([weight.source.name])
-        return allocated_bytes
+            if name not in weight.collected and weight.num_missing:
+                dtype = DTYPES[entry.dtype_name]
+                array = allocate(int(np.prod(part.shape)) * dtype.itemsize).view(dtype)
+                with self._lock:
+                    weight.collected[name] = array
+            self._assembly.reserve([weight.source.name], allocate)
 
     def write(self, tensor: str, first: int, values: np.ndarray) -> None:
         """Write elements of a tensor; the thread that completes a weight's last tensor unpacks it.
@@ -113,4 +123,5 @@ class PackedWeights:
             missing = int(np.prod(source.shape)) - first
             self._assembly.write(source.name, first, np.zeros(missing, np.float32))
         weight.collected = {}
-        self._release(sum(part.nbytes for part in collected.values()))
+        for part in collected.values():
+            self._release(part)
