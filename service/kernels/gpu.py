@@ -27,12 +27,14 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.gpu_tile import LOG2_E, Tile, attend_tile
+from service.kernels.kv import KV
 from service.kernels.paging import Paging
 from service.kernels.products.quantized import FP8
 from service.kernels.reference import KVPages, PagedReference, write_tokens
@@ -72,31 +74,31 @@ class TritonAttention(PagedReference):
         width, num_kv_heads, group, head_dim = query.shape[1:]
         page_size = cache.keys.shape[2]
         context = paging.page_table.shape[1] * page_size
-        tile_vectors = TILE_BYTES // (_power_of_two(head_dim) * query.dtype.itemsize)
-        num_rows = _power_of_two(width * group, most=min(MOST_ROWS, tile_vectors))
+        queries, vectors = (TILE_BYTES // (_power_of_two(head_dim) * of.dtype.itemsize) for of in (query, cache.keys))
+        num_rows = _power_of_two(width * group, most=min(MOST_ROWS, queries))
         window = scoring.sliding_window
         reach = context if window is None else min(context, window + width)
         num_blocks = pl.cdiv(width * group, num_rows)
         tile = Tile(
             num_rows=num_rows,
-            num_positions=_power_of_two(tile_vectors, most=MOST_POSITIONS),
+            num_positions=_power_of_two(vectors, most=MOST_POSITIONS),
             num_splits=_num_splits(len(query) * num_kv_heads * num_blocks, reach),
             width=width,
             group=group,
             page_size=page_size,
             scoring=scoring,
+            stored=np.dtype(cache.keys.dtype),
             is_unfinished=sinks is not None,
-            has_scales=cache.key_scales is not None,
-            is_fp8=cache.keys.dtype == FP8,
         )
         if not tile.writes:
             with jax.named_scope("cache_update"):
                 cache = write_tokens(cache, new_keys, new_values, paging)
         with jax.named_scope("attention"):
-            outputs = self._attend_rows(query, (new_keys, new_values), cache, paging, tile)
+            outputs = self._attend_rows(query, (new_keys, new_values), cache.map(_loadable), paging, tile)
             if tile.writes:
-                *outputs, keys, values = outputs
-                cache = cache._replace(keys=keys, values=values)
+                num_arrays = len(_arrays(cache))
+                outputs, written = outputs[:-num_arrays], outputs[-num_arrays:]
+                cache = KVPages(*(_as(part, like) for part, like in zip(written, _arrays(cache), strict=True)))
             attended = outputs[0] if tile.is_finished else _join(*outputs, sinks=sinks).astype(query.dtype)
             return attended, cache
 
@@ -111,16 +113,13 @@ class TritonAttention(PagedReference):
         """Return the results, or the three parts of unfinished ones by split; then the pages, if the kernel writes."""
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
         splits = tile.num_splits
-        # Triton has no masked loads of FP8.
-        keys, values = (jax.lax.bitcast_convert_type(part, jnp.uint8) if tile.is_fp8 else part for part in pages[:2])
         number = pl.BlockSpec((None,), lambda i, head, seq: (seq,))
         table = pl.BlockSpec((None, paging.page_table.shape[1]), lambda i, head, seq: (seq, 0))
         heads = pl.BlockSpec((None, width, None, group, head_dim), lambda i, head, seq: (seq, 0, head, 0, 0))
-        of_head = pl.BlockSpec((None, width, None, head_dim), lambda i, head, seq: (seq, 0, head, 0))
-        of_pages = [_of_kv_head(part) for part in (keys, values)]
-        operands = [(query, heads), (keys, of_pages[0]), (values, of_pages[1])]
-        operands += [(paging.page_table, table), (paging.start, number), (paging.num_tokens, number)]
-        operands += [(part, _of_kv_head(part)) for part in pages[2:] if part is not None]
+        of_pages = [(part, _of_kv_head(part)) for part in _arrays(pages)]
+        operands = [(query, heads), (paging.page_table, table), (paging.start, number), (paging.num_tokens, number)]
+        first_page = len(operands)
+        operands += of_pages
         if tile.is_finished:
             outputs = [(jax.ShapeDtypeStruct(query.shape, query.dtype), heads)]
         else:
@@ -137,12 +136,10 @@ class TritonAttention(PagedReference):
             ]
         aliases = {}
         if tile.writes:
-            operands += [(part.astype(keys.dtype), of_head) for part in new]
-            aliases = {1: len(outputs), 2: len(outputs) + 1}
-            outputs += [
-                (jax.ShapeDtypeStruct(part.shape, part.dtype), spec)
-                for part, spec in zip((keys, values), of_pages, strict=True)
-            ]
+            aliases = {first_page + index: len(outputs) + index for index in range(len(of_pages))}
+            of_token = pl.BlockSpec((None, width, None, head_dim), lambda i, head, seq: (seq, 0, head, 0))
+            operands += [(part, of_token) for part in new]
+            outputs += [(jax.ShapeDtypeStruct(part.shape, part.dtype), spec) for part, spec in of_pages]
         num_blocks = pl.cdiv(width * group, tile.num_rows)
         return pl.pallas_call(
             functools.partial(attend_tile, tile=tile),
@@ -155,6 +152,20 @@ class TritonAttention(PagedReference):
             interpret=self.interpret,
             name="paged_attention",
         )(*[operand for operand, _ in operands])
+
+
+def _arrays(kv: KV) -> list[jax.Array]:
+    """Return the keys and the values, and their scales if there are any."""
+    return [part for part in kv if part is not None]
+
+
+def _loadable(part: jax.Array) -> jax.Array:
+    """Return FP8 as bytes: Triton has no masked loads of it."""
+    return jax.lax.bitcast_convert_type(part, jnp.uint8) if part.dtype == FP8 else part
+
+
+def _as(part: jax.Array, like: jax.Array) -> jax.Array:
+    return part if part.dtype == like.dtype else jax.lax.bitcast_convert_type(part, like.dtype)
 
 
 def _of_kv_head(part: jax.Array) -> pl.BlockSpec:

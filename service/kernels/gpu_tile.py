@@ -8,15 +8,18 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from service.kernels.attention import Scoring
+from service.kernels.kv import has_scales
+from service.kernels.limits import LARGEST_CACHED
 from service.kernels.products.quantized import FP8
 from service.kernels.reference import MASKED_SCORE, is_visible
 
@@ -36,9 +39,8 @@ class Tile:
     group: int  # query heads of a KV head, and so query rows of one token
     page_size: int  # token positions
     scoring: Scoring
-    is_unfinished: bool = False  # whether something is left to be added to the softmax even with one split
-    has_scales: bool = False  # whether keys and values have scales, [page, position, 1]
-    is_fp8: bool = False  # whether keys and values are FP8, passed as uint8
+    stored: np.dtype  # of cached keys and values; FP8 is passed as uint8
+    is_unfinished: bool  # whether something is left to be added to the softmax even with one split
 
     @property
     def is_finished(self) -> bool:
@@ -46,26 +48,51 @@ class Tile:
         return self.num_splits == 1 and not self.is_unfinished
 
     @property
+    def is_fp8(self) -> bool:
+        """Whether keys and values are FP8, passed as uint8."""
+        return self.stored == FP8
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether keys and values have scales, [page, position, 1]."""
+        return has_scales(self.stored)
+
+    @property
     def writes(self) -> bool:
-        """Whether the kernel writes the new tokens into their pages: one of each sequence, as it is."""
-        return self.width == 1 and not self.has_scales
+        """Whether the kernel writes the new tokens into their pages: one of each sequence."""
+        return self.width == 1
+
+
+class _Refs(NamedTuple):
+    """What a kernel call reads and writes beyond what every call does."""
+
+    scales: Sequence[Ref]  # [page, position, 1], of keys and values, `Tile.has_scales`
+    new: Sequence[Ref]  # [token, dim], key and value, `Tile.writes`
+    outputs: Sequence[Ref]  # one if `Tile.is_finished`, else three
+    pages: Sequence[Ref]  # the keys, the values and their scales to be written, `Tile.writes`
+
+    @classmethod
+    def of(cls, refs: Sequence[Ref], tile: Tile) -> "_Refs":
+        num_scales = 2 if tile.has_scales else 0
+        num_new, num_pages = (2, 2 + num_scales) if tile.writes else (0, 0)
+        first_output, first_page = num_scales + num_new, len(refs) - num_pages
+        return cls(refs[:num_scales], refs[num_scales:first_output], refs[first_output:first_page], refs[first_page:])
 
 
 def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
     query_ref: Ref,  # [token, group, dim]
-    keys_ref: Ref,  # [page, position, dim]
-    values_ref: Ref,  # [page, position, dim]
     table_ref: Ref,  # [page], of this sequence
     start_ref: Ref,  # []
     num_tokens_ref: Ref,  # []
-    *refs: Ref,  # scales, `Tile.has_scales`; new keys and values, `Tile.writes`; the outputs; the pages, `Tile.writes`
+    keys_ref: Ref,  # [page, position, dim]
+    values_ref: Ref,  # [page, position, dim]
+    *refs: Ref,  # in the order of `_Refs`
     tile: Tile,
 ) -> None:
     """Attend from each query row to the visible positions in this program's range."""
     block, split = pl.program_id(0) // tile.num_splits, pl.program_id(0) % tile.num_splits
     start, num_tokens = start_ref[()], num_tokens_ref[()]
-    scale_refs, refs = (refs[:2], refs[2:]) if tile.has_scales else ((), refs)
-    (new_refs, refs, page_refs) = (refs[:2], refs[2:-2], refs[-2:]) if tile.writes else ((), refs, ())
+    scale_refs, new_refs, (out_ref, *unfinished_refs), page_refs = _Refs.of(refs, tile)
     head_dim = keys_ref.shape[-1]
     columns = jnp.arange(pl.next_power_of_2(head_dim), dtype=jnp.int32)
     rows = block * tile.num_rows + jnp.arange(tile.num_rows, dtype=jnp.int32)
@@ -111,7 +138,6 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
             query, new_refs, page_refs, table_ref=table_ref, start=start, is_new=is_new, initial=initial, tile=tile
         )
     highest, total, weighted = jax.lax.fori_loop(first, last, step, initial)
-    out_ref, *unfinished_refs = refs
     if unfinished_refs:
         for ref, of_row in zip(unfinished_refs, (highest, total), strict=True):
             plgpu.store(ref.at[tokens, heads], of_row, mask=is_row)
@@ -124,7 +150,7 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
 def _write_and_attend(
     query: Float[Array, "row dim"],
     new_refs: Sequence[Ref],  # [token, dim], key and value
-    page_refs: Sequence[Ref],  # [page, position, dim]
+    page_refs: Sequence[Ref],  # [page, position, dim], of keys and values; of their scales, `Tile.has_scales`
     *,
     table_ref: Ref,
     start: Scalar,
@@ -138,12 +164,23 @@ def _write_and_attend(
     """
     head_dim = page_refs[0].shape[-1]
     columns = jnp.arange(query.shape[1], dtype=jnp.int32)
-    new = [plgpu.load(ref.at[0, columns], mask=columns < head_dim, other=0) for ref in new_refs]
     page = plgpu.load(table_ref.at[start // tile.page_size], mask=is_new, other=0)
-    for ref, vector in zip(page_refs, new, strict=True):
-        plgpu.store(ref.at[page, start % tile.page_size, columns], vector, mask=is_new & (columns < head_dim))
-    key, value = (vector.astype(query.dtype).astype(jnp.float32)[None, :] for vector in new)
-    scores = _scores(jnp.sum(query.astype(jnp.float32) * key, axis=1), tile)
+    position = start % tile.page_size
+    key, value = (plgpu.load(ref.at[0, columns], mask=columns < head_dim, other=0) for ref in new_refs)
+    if tile.has_scales:
+        (stored_key, key_scale), (stored_value, value_scale) = _quantized(key, tile), _quantized(value, tile)
+        stored = stored_key, stored_value, key_scale, value_scale
+        key, value = _widened(stored_key, query.dtype, tile), _widened(stored_value, query.dtype, tile)
+    else:
+        stored = key.astype(tile.stored), value.astype(tile.stored)
+        key, value, key_scale, value_scale = stored[0].astype(query.dtype), stored[1].astype(query.dtype), 1.0, 1.0
+    for ref, vector in zip(page_refs[:2], stored[:2], strict=True):
+        plgpu.store(ref.at[page, position, columns], vector, mask=is_new & (columns < head_dim))
+    for ref, scale in zip(page_refs[2:], stored[2:], strict=True):
+        plgpu.store(ref.at[page, position, 0], scale, mask=is_new)
+    products = jnp.sum(query.astype(jnp.float32) * key.astype(jnp.float32)[None, :], axis=1)
+    scores = _scores(products * key_scale, tile)
+    value = value.astype(jnp.float32)[None, :] * value_scale
     highest, total, weighted = initial
     return (
         jnp.where(is_new, scores, highest),
@@ -166,10 +203,28 @@ def _load(
     columns = jnp.arange(like.shape[1], dtype=jnp.int32)[None, :]
     mask = (key_positions < end)[:, None] & (columns < head_dim)
     vectors = ref.at[pages[:, None], (key_positions % tile.page_size)[:, None], columns]
-    loaded = plgpu.load(vectors, mask=mask, other=0)
+    return _widened(plgpu.load(vectors, mask=mask, other=0), like.dtype, tile)
+
+
+def _quantized(vector: Float[Array, " dim"], tile: Tile) -> tuple[Num[Array, " dim"], Float[Array, ""]]:
+    """Return a new token's vector as it is stored, and its scale, as `kv.as_stored` does."""
+    wide = vector.astype(jnp.float32)
+    highest = jnp.max(jnp.abs(wide))
+    scale = jnp.where(highest == 0, 1, highest / LARGEST_CACHED[tile.stored.name])
+    has_nan = jnp.sum(jnp.where(wide == wide, 0, 1)) > 0  # noqa: PLR0124 (a maximum on a GPU may ignore NaN)
+    scale = jnp.where(has_nan, jnp.nan, scale)
+    scaled = wide / scale
     if tile.is_fp8:
-        loaded = jax.lax.bitcast_convert_type(loaded, FP8)
-    return loaded.astype(like.dtype)
+        return jax.lax.bitcast_convert_type(scaled.astype(FP8), jnp.uint8), scale
+    # Triton cannot round half to even.
+    nearest = jnp.floor(scaled + 0.5)
+    is_odd_tie = (nearest - scaled == 0.5) & (nearest - 2 * jnp.floor(nearest / 2) == 1)
+    return jnp.where(is_odd_tie, nearest - 1, nearest).astype(jnp.int8), scale
+
+
+def _widened(stored: Num[Array, "..."], dtype: jnp.dtype, tile: Tile) -> Float[Array, "..."]:
+    """Convert stored keys or values, without their scales, to the query's dtype."""
+    return (jax.lax.bitcast_convert_type(stored, FP8) if tile.is_fp8 else stored).astype(dtype)
 
 
 def _load_scales(
