@@ -28,7 +28,7 @@ from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.inputs import StepInputs, empty_step
-from service.engine.steps.keys import ProgramKey, Sample, Sampler, SingleProgram, Whole, step_keys
+from service.engine.steps.keys import Hidden, ProgramKey, Sample, Sampler, SingleProgram, Whole, step_keys
 from service.engine.steps.programs import engine_programs
 from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
 from service.kernels.limits import vector_bytes
@@ -150,7 +150,9 @@ def _measure(
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     sampler = Sampler(options.sampler) if shapes.has_sampling_variants else Sampler.GENERAL
     parts: set[ProgramKey] = {Sample(sampler, batch), *step_keys(bucket, model.layer_groups, shapes)}
-    step = {Whole(sampler, bucket)} if shapes.has_whole_steps else parts
+    step = parts
+    if shapes.has_whole_steps:
+        step = {Hidden(bucket), Sample(sampler, batch)} if sampler is Sampler.GENERAL else {Whole(sampler, bucket)}
     needed = {str(key) for key in (SingleProgram.INITIAL_STATE, *step)}
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
@@ -179,7 +181,7 @@ def _measure(
         "ms_per_step": round(step_s * 1e3, 3),
         "ms_per_step_rounds": [round(s * 1e3, 3) for s in seconds[1:]],
         "tokens_per_s": round(batch / step_s, 1),
-        "programs_per_step": 1 if shapes.has_whole_steps else len(model.layer_groups) + len(parts) - 1,
+        "programs_per_step": len(step) if shapes.has_whole_steps else len(model.layer_groups) + len(parts) - 1,
         "weight_bytes_per_step": weight_bytes,
         "kv_bytes_per_step": kv_bytes,
         "gb_per_s": round((weight_bytes + kv_bytes) / step_s / 1e9, 1),

@@ -33,6 +33,7 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.keys import (
     Embed,
+    Hidden,
     Layers,
     MemoryPart,
     OfEncoder,
@@ -43,7 +44,7 @@ from service.engine.steps.keys import (
     SingleProgram,
     Whole,
     WriteAdapter,
-    samplers,
+    sample_keys,
     usual_sampler,
     whole_keys,
 )
@@ -317,6 +318,9 @@ class Runner:
             inputs: the host's part of it.
             heads: returns those of some layers whose scores are wanted; None if none are.
         """
+        if self.shapes.has_whole_steps and bucket.num_rows == 0:
+            hidden, sampled, _ = self._run_whole(Hidden(bucket), inputs)
+            return ModelOutputs(hidden, hidden, sampled)
         layers, places, sampled = self._embed(bucket, inputs)
         page_table = jax.device_put(inputs.page_table, self._state.replicated)
         memory_table = inputs.memory_table
@@ -355,7 +359,9 @@ class Runner:
             token_mask: one row per slot; None for no restriction.
         """
         count = len(outputs.last)
-        if not self._executables.is_usable(Sample(sampler, count)) and sampler is not Sampler.GENERAL:
+        if Sample(sampler, count) not in sample_keys(self.shapes, count):
+            sampler = Sampler.GENERAL
+        elif not self._executables.is_usable(Sample(sampler, count)) and sampler is not Sampler.GENERAL:
             sampler = usual_sampler(self.shapes)
         if sampler is not Sampler.GENERAL:
             token_mask = None
@@ -364,12 +370,16 @@ class Runner:
         return self._run(Sample(sampler, count), SampleInputs(outputs.last, outputs.sampled, token_mask))
 
     def decode(self, bucket: Bucket, inputs: StepInputs, sampler: Sampler) -> Sampled:
-        """Start a decode step that needs no general sampling: as one program, where there is one."""
-        whole = Whole(sampler, bucket)
-        if self.shapes.has_whole_steps and self._executables.is_usable(whole):
-            packed = WholeInputs(inputs.packed, inputs.page_table)
-            return self._state.run_whole(self._executables[whole], self._weights, packed)
+        """Start a decode step and its sampling without masks: as one program, where there is one."""
+        if self.shapes.has_whole_steps and sampler is not Sampler.GENERAL:
+            for whole in (Whole(sampler, bucket), Whole(usual_sampler(self.shapes), bucket)):
+                if self._executables.is_usable(whole):
+                    return self._run_whole(whole, inputs)
         return self.sample(self.run_model(bucket, inputs), sampler)
+
+    def _run_whole(self, key: Whole | Hidden, inputs: StepInputs) -> Any:
+        packed = WholeInputs(inputs.packed, inputs.page_table)
+        return self._state.run_whole(self._executables[key], self._weights, packed)
 
     @property
     def may_wait(self) -> bool:
@@ -410,7 +420,7 @@ class Runner:
 
     def padded_steps(self) -> Iterator[Callable[[], None]]:
         """Yield calls that together run every executable once on padding; they may run between other steps."""
-        for bucket in self.shapes.buckets:
+        for bucket in self.shapes.buckets_in_parts:
             yield functools.partial(self._run_padded, bucket)
         for key in whole_keys(self.shapes):
             yield functools.partial(self._run_padded_whole, key)
@@ -425,12 +435,13 @@ class Runner:
 
     def _run_padded(self, bucket: Bucket) -> None:
         outputs = self.run_model(bucket, empty_step(bucket, self.shapes))
-        for sampler in samplers(self.shapes):
-            jax.block_until_ready(self.sample(outputs, sampler))
+        for key in sample_keys(self.shapes, bucket.num_seqs):
+            jax.block_until_ready(self.sample(outputs, key.sampler))
 
-    def _run_padded_whole(self, key: Whole) -> None:
+    def _run_padded_whole(self, key: Whole | Hidden) -> None:
+        sampler = key.sampler if isinstance(key, Whole) else Sampler.GENERAL
         for _ in range(RUNS_TO_RECORD):
-            jax.block_until_ready(self.decode(key.bucket, empty_step(key.bucket, self.shapes), key.sampler))
+            jax.block_until_ready(self.decode(key.bucket, empty_step(key.bucket, self.shapes), sampler))
 
     def _run_padded_rest(self) -> None:
         """Set the options and count the tokens of no slot, and score the tokens of no prompt."""

@@ -83,7 +83,7 @@ class EngineShapes:
     # A GPU's branch copies its predicate to the host and waits for that.
     # Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/runtime/conditional_thunk.cc
     has_sampling_variants: bool = True
-    has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
+    has_whole_steps: bool = False  # whether a decode step is one program
     memory: MemoryShapes | None = None  # of a model that attends to an encoder
     media: RowShapes | None = None  # of a model that takes an encoder's rows for tokens
     adapters: AdapterShapes | None = None  # the slots of adapters; None without any
@@ -154,6 +154,11 @@ class EngineShapes:
         """All buckets."""
         return (*self.prompt_buckets, *self.decode_buckets)
 
+    @property
+    def buckets_in_parts(self) -> tuple[Bucket, ...]:
+        """The steps that run layer group by layer group: decode steps too, unless they are whole."""
+        return self.prompt_buckets if self.has_whole_steps else self.buckets
+
     def padding(self, bucket: Bucket) -> int:
         """Return what a bucket computes, in tokens."""
         return bucket.num_seqs + bucket.num_rows * self.row_tokens
@@ -189,8 +194,12 @@ def available_steps(shapes: EngineShapes, compiled: Set[Bucket]) -> AvailableSte
 
 
 def sufficient_buckets(shapes: EngineShapes) -> list[Bucket]:
-    """Return two steps that serve all slots: one computes prompts row by row. Both sample with one program."""
-    return [min(shapes.prompt_buckets), max(shapes.decode_buckets)]
+    """Return steps that serve all slots and sample with one program: one computes prompts row by row.
+
+    It also decodes, with an empty row. Where whole decode steps take long to compile, it is the only one.
+    """
+    prompts = min(shapes.prompt_buckets)
+    return [prompts] if shapes.has_whole_steps else [prompts, max(shapes.decode_buckets)]
 
 
 def geometric_sizes(smallest: int, largest: int, *, factor: int) -> tuple[int, ...]:

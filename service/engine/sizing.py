@@ -31,7 +31,7 @@ class ModelSize:
     kv_bytes_per_token: int  # keys and values of one token position, all layers
     is_host: bool = False  # whether the device is the host's CPU
     skips_padding: bool = False  # whether products cost nothing for padding
-    has_whole_steps: bool = False  # whether decode steps are also compiled as one program each
+    has_whole_steps: bool = False  # whether a decode step is one program
     max_table_bytes: int | None = None  # of the page table of a step that the kernel takes; None for any
     page_sizes: tuple[int, ...] | None = None  # in token positions, that the kernel takes; None for any
     max_positions: int | None = None  # of all pages, that the kernel can address; None for any

@@ -9,6 +9,8 @@ sample-…                        the sampling that follows a step; one for each
 sample-greedy-…, -random-…, …   parts of it that suffice for most steps, on an accelerator; see `Sampler`
 whole-…                         a decode step as one program, where the device prefers that; one for each bucket and
                                 each sampler but the general one
+hidden-…                        the same without sampling, for the general sampler, whose masks the host makes
+                                meanwhile; one for each bucket
 prompt-logprobs                 the log-probabilities of a prompt, a few positions at a time
 set-options                     for the sequences whose prompts end in a step
 count-tokens                    for sequences with penalties
@@ -141,7 +143,17 @@ class Whole(NamedTuple):
         return f"whole-{self.sampler}-{self.bucket.name}"
 
 
-type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | OfMemory | OfEncoder | WriteAdapter
+class Hidden(NamedTuple):
+    """The program that is all of a decode step but its sampling."""
+
+    bucket: Bucket
+
+    @override
+    def __str__(self) -> str:
+        return f"hidden-{self.bucket.name}"
+
+
+type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | Hidden | OfMemory | OfEncoder | WriteAdapter
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -150,8 +162,17 @@ def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
 
 
 def samplers(shapes: EngineShapes) -> list[Sampler]:
-    """Return the samplers that are compiled for an engine."""
+    """Return the samplers of an engine."""
     return list(Sampler) if shapes.has_sampling_variants else [Sampler.GENERAL]
+
+
+def sample_keys(shapes: EngineShapes, num_seqs: int) -> list[Sample]:
+    """Return the programs that sample after a step of so many slots.
+
+    Where decode steps are programs of their own, those sample by themselves, unless it takes the general sampler.
+    """
+    are_decoding_alone = shapes.has_whole_steps and num_seqs < shapes.num_slots
+    return [Sample(sampler, num_seqs) for sampler in ([Sampler.GENERAL] if are_decoding_alone else samplers(shapes))]
 
 
 def usual_sampler(shapes: EngineShapes) -> Sampler:
@@ -160,7 +181,9 @@ def usual_sampler(shapes: EngineShapes) -> Sampler:
 
 
 def step_keys(bucket: Bucket, groups: Sequence[LayerGroup], shapes: EngineShapes) -> list[ProgramKey]:
-    """Return the programs that a step of a bucket runs, each once and in that order."""
+    """Return the programs that suffice for a step of a bucket."""
+    if shapes.has_whole_steps and bucket.num_rows == 0:
+        return [Whole(usual_sampler(shapes), bucket), Hidden(bucket), Sample(Sampler.GENERAL, bucket.num_seqs)]
     return [
         Embed(bucket),
         *(Layers(bucket, group.kind) for group in distinct(groups)),
@@ -214,17 +237,16 @@ def adapter_keys(groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     return [WriteAdapter(group.kind) for group in distinct(groups) if group.adapters]
 
 
-def whole_keys(shapes: EngineShapes) -> list[Whole]:
+def whole_keys(shapes: EngineShapes) -> list[Whole | Hidden]:
     """Return the decode steps that are one program each; none where the device does not prefer them."""
     buckets = shapes.decode_buckets if shapes.has_whole_steps else ()
-    return [
-        Whole(sampler, bucket) for bucket in buckets for sampler in samplers(shapes) if sampler is not Sampler.GENERAL
-    ]
+    sampling = [sampler for sampler in samplers(shapes) if sampler is not Sampler.GENERAL]
+    return [key for bucket in buckets for key in (Hidden(bucket), *(Whole(sampler, bucket) for sampler in sampling))]
 
 
 def occasional_keys(shapes: EngineShapes) -> list[ProgramKey]:
     """Return the programs that only some requests need, and the samplers that only make steps faster."""
-    samples = [Sample(sampler, count) for count in shapes.slot_counts for sampler in samplers(shapes)]
+    samples = [key for count in shapes.slot_counts for key in sample_keys(shapes, count)]
     return [*samples, SingleProgram.COUNT_TOKENS, SingleProgram.PROMPT_LOGPROBS]
 
 

@@ -39,6 +39,7 @@ from service.engine.steps.inputs import (
 from service.engine.steps.keys import (
     Embed,
     EncoderPart,
+    Hidden,
     Layers,
     MemoryPart,
     OfEncoder,
@@ -49,6 +50,7 @@ from service.engine.steps.keys import (
     SingleProgram,
     WriteAdapter,
     distinct,
+    sample_keys,
     samplers,
     whole_keys,
 )
@@ -114,7 +116,7 @@ class _EnginePrograms:
 
     def embeds(self) -> list[Program]:
         """Return the programs before the first layer group of a step."""
-        return [self._embed(bucket) for bucket in self._shapes.buckets]
+        return [self._embed(bucket) for bucket in self._shapes.buckets_in_parts]
 
     def _embed(self, bucket: Bucket) -> Program:
         step, has_adapters = empty_step(bucket, self._shapes), self._shapes.adapters is not None
@@ -128,23 +130,22 @@ class _EnginePrograms:
 
     def sampling(self) -> list[Program]:
         """Return the programs from hidden states to tokens and log-probabilities."""
-        shapes, samples = self._shapes, self._samplers
+        shapes = self._shapes
         options = empty_options(shapes.row_counts[-1], shapes)
         prompt = PromptInputs(self._hidden(shapes.num_slots), _int32(shapes.num_slots))
         prompt_logprobs = functools.partial(prompt_logprobs_step, self._model)
         return [
-            *(self._sample(sampler, count) for count in shapes.slot_counts for sampler in samples),
+            *(self._sample(key) for count in shapes.slot_counts for key in sample_keys(shapes, count)),
             self._of_slots(SingleProgram.PROMPT_LOGPROBS, prompt_logprobs, prompt),
             self._of_slots(SingleProgram.SET_OPTIONS, set_options, options),
             self._of_slots(SingleProgram.COUNT_TOKENS, count_step, empty_count(shapes)),
         ]
 
-    def _sample(self, sampler: Sampler, count: int) -> Program:
-        is_general = sampler is Sampler.GENERAL
-        masks = unrestricted_mask(count, self._model.vocab_size) if is_general else None
-        sample = functools.partial(sample_step, self._model, self._samplers[sampler])
-        inputs = SampleInputs(self._hidden(count), _int32(count), masks)
-        return self._of_slots(Sample(sampler, count), sample, inputs)
+    def _sample(self, key: Sample) -> Program:
+        is_general = key.sampler is Sampler.GENERAL
+        masks = unrestricted_mask(key.num_seqs, self._model.vocab_size) if is_general else None
+        sample = functools.partial(sample_step, self._model, self._samplers[key.sampler])
+        return self._of_slots(key, sample, SampleInputs(self._hidden(key.num_seqs), _int32(key.num_seqs), masks))
 
     @property
     def _samplers(self) -> Mapping[Sampler, SampleFunction]:
@@ -165,7 +166,10 @@ class _EnginePrograms:
         for key in whole_keys(self._shapes):
             inputs = empty_step(key.bucket, self._shapes)
             arguments = (self._weights, WholeState(self._slots, caches), WholeInputs(inputs.packed, inputs.page_table))
-            run = functools.partial(steps.run, self._samplers[key.sampler], key.bucket)
+            if isinstance(key, Hidden):
+                run = functools.partial(steps.run_model, key.bucket)
+            else:
+                run = functools.partial(steps.run, self._samplers[key.sampler], key.bucket)
             programs.append(self._program(key, run, arguments))
         return programs
 
@@ -277,7 +281,7 @@ class _EnginePrograms:
         return [
             self._of_group(group, bucket, self._group_inputs(bucket))
             for group in distinct(self._model.layer_groups)
-            for bucket in self._shapes.buckets
+            for bucket in self._shapes.buckets_in_parts
         ]
 
     def _of_group(self, group: LayerGroup, bucket: Bucket, inputs: GroupInputs) -> Program:

@@ -47,6 +47,14 @@ class WholeSteps:
         inputs: WholeInputs,
     ) -> tuple[WholeState, Sampled]:
         """Return the token that a function samples for each slot, and leave it in the slot."""
+        state, sample = self.run_model(bucket, weights, state, inputs)
+        slots, sampled = sample_step(self._model, sampler, weights, state.slots, sample)
+        return state._replace(slots=slots), sampled
+
+    def run_model(
+        self, bucket: Bucket, weights: Weights, state: WholeState, inputs: WholeInputs
+    ) -> tuple[WholeState, SampleInputs]:
+        """Return the inputs of a sampling that follows."""
         slots, embedded = embed_tokens(
             self._model, bucket, weights, state.slots, inputs.packed, has_adapters=self._has_adapters
         )
@@ -57,6 +65,4 @@ class WholeSteps:
             changed, outputs = self._run_kind(group.kind)(of_group, group_cache, own)
             caches.append(changed)
             layers = layers._replace(hidden=outputs.hidden)
-        sample = SampleInputs(layers.hidden, embedded.sampled)
-        slots, sampled = sample_step(self._model, sampler, weights, slots, sample)
-        return WholeState(slots, tuple(caches)), sampled
+        return WholeState(slots, tuple(caches)), SampleInputs(layers.hidden, embedded.sampled)
