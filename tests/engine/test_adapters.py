@@ -140,6 +140,27 @@ def test_a_mixed_batch_answers_each_request_as_a_server_of_its_model_alone(with_
         alone.stop()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_of_660_requests_over_twelve_adapters_and_none_each_is_answered_alone_as_among_forty(with_slots, start_engine):
+    adapters = [None, *(laid_out(f"a{seed}", random_updates(seed), with_slots.model) for seed in range(12))]
+    random = np.random.RandomState(12)
+    asked = requests([adapters[number] for number in random.randint(0, len(adapters), 660)])
+    metrics = ModelMetrics()
+    engine = start_engine(with_slots.runner(BASE.tensors()), metrics, with_slots.shapes, max_requests=64)
+    together = [events for first in range(0, 660, 40) for events in run(engine, *asked[first : first + 40])]
+    assert metrics.value("levserve_num_preemptions_total") > 0
+    num_found = sum(event.num_cached_tokens > 0 for events in together for event in events)
+    assert 0 < num_found < len(asked) * 8
+    lonely = start_engine(with_slots.runner(BASE.tensors()), shapes=with_slots.shapes, max_requests=64)
+    for request, events in zip(asked, together, strict=True):
+        # Under a salt of its own it finds no pages that others left.
+        [alone] = run(lonely, replace(request, cache_salt=request.id.encode()))
+        assert tokens_of(alone) == tokens_of(events)
+        # After a preemption, tokens that were decoded are prefilled, which adds in another order.
+        np.testing.assert_allclose(logprobs_of(alone), logprobs_of(events), atol=SAME_MODEL_ATOL, rtol=0)
+
+
 def test_an_adapter_whose_products_are_no_numbers_ends_its_own_requests_alone(with_slots, start_engine):
     good = laid_out("good", random_updates(1), with_slots.model)
     broken = laid_out("broken", random_updates(2, scale=3e37), with_slots.model)

@@ -11,25 +11,30 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from service.bundles.bundle import make_bundle
 from service.bundles.key import BundleKey
+from service.checkpoint.adapters.host import host_adapter
 from service.compile.aot import compile_programs
 from service.compile.counter import CompileCounter
 from service.compile.program import load_executable
 from service.device.mesh import DeviceMesh
 from service.engine.engine import Engine
-from service.engine.request import Request, Sampling
+from service.engine.request import Adapter, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
 from service.kernels.blocks import BlockAttention
 from service.kernels.reference import PagedReference
+from service.models.adapter_arrays import AdapterShapes
 from service.models.decoder import Decoder
+from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.observability.model_metrics import ModelMetrics
 from service.weights.assembly import assemble_weights
+from service.weights.low_rank import LowRankUpdate
 from tests.parity.cases import Case
 
 HEADS = {"num_attention_heads": 8, "num_hidden_layers": 2}
@@ -53,6 +58,11 @@ MODELS = {
         PagedReference(),
         ONE_SLOT,
     ),
+    "adapters": (
+        Case("four_kv_heads", "llama", {**HEADS, "num_key_value_heads": 4}),
+        BlockAttention(),
+        replace(HOST, adapters=AdapterShapes(num_slots=2, rank=4)),
+    ),
 }
 PROMPT = tuple(range(3, 21))  # three chunks
 
@@ -62,10 +72,10 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
     case, kernel, shapes = MODELS[model]
     mesh = DeviceMesh(tuple(jax.devices()[:num_devices]))
     config = read_config("test", case.hub_config).split_over(num_devices)
-    decoder = Decoder(config, kernel=kernel, mesh=mesh)
-    specs = decoder.weight_specs()
+    decoder = Decoder(config, kernel=kernel, mesh=mesh, adapters=shapes.adapters)
+    specs = decoder_weight_specs(config)
     weights = assemble_weights(specs, case.tensors(), mesh=mesh)
-    programs = engine_programs(decoder, shapes, weight_shapes(specs, mesh))
+    programs = engine_programs(decoder, shapes, weight_shapes(decoder.weight_specs(), mesh))
     compiled = compile_programs(programs, num_threads=2)
     bundle = make_bundle(
         BundleKey({}),
@@ -77,7 +87,7 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
     runner = Runner(shapes, decoder.layer_groups, weights, executables)
     runner.warm()
     counter = CompileCounter()
-    generated = generate(runner)
+    generated = generate(runner, adapters_of(case, decoder))
     counted = [counter.num_traces, counter.num_compiles]
     counter.close()
     cache = runner.cache_leaves()
@@ -98,6 +108,27 @@ def serve(model: str, num_devices: int) -> dict[str, Any]:
     }
 
 
+def adapters_of(case: Case, decoder: Decoder) -> list[Adapter]:
+    """Return two adapters of random values; none for a model without slots."""
+    if decoder.adapters is None:
+        return []
+    specs, groups = decoder_weight_specs(decoder.config), decoder.layer_groups
+    made = []
+    for name in ("first", "second"):
+        random = np.random.RandomState(len(made))
+        updates = {
+            tensor_name: LowRankUpdate(
+                (0.3 * random.randn(3, tensor.shape[1])).astype(np.float32),
+                (0.3 * random.randn(tensor.shape[0], 3)).astype(np.float32),
+            )
+            for tensor_name, tensor in case.tensors().items()
+            if "_proj" in tensor_name
+        }
+        shapes, dtype = decoder.adapters, np.dtype(np.float32)
+        made.append(host_adapter(name, name.encode(), updates, specs=specs, groups=groups, shapes=shapes, dtype=dtype))
+    return made
+
+
 def placed(array: jax.Array) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """Return an array's shape and those of the parts that devices hold."""
     return array.shape, [shard.data.shape for shard in array.addressable_shards]
@@ -109,8 +140,8 @@ def collectives(text: str) -> list[tuple[str, list[int]]]:
     return sorted((kind, [int(size) for size in shape.split(",") if size]) for shape, kind in found)
 
 
-def generate(runner: Runner) -> list[dict[str, Any]]:
-    """Run requests of every kind: alone, together, and with a prefix that an earlier one left."""
+def generate(runner: Runner, adapters: list[Adapter]) -> list[dict[str, Any]]:
+    """Run requests of every kind: alone, together, with a prefix that an earlier one left, and with adapters."""
     engine = Engine(runner, runner.shapes, ModelMetrics(), max_requests=8)
     engine.start()
     drawn = Sampling(temperature=0.9, seed=7, top_p=0.95, top_k=40, num_logprobs=20)
@@ -123,6 +154,10 @@ def generate(runner: Runner) -> list[dict[str, Any]]:
             Request(id="drawn", prompt_ids=PROMPT, max_tokens=12, sampling=drawn, num_prompt_logprobs=20),
             Request(id="penalized", prompt_ids=PROMPT[5:9], max_tokens=12, sampling=penalized),
             Request(id="again", prompt_ids=(*PROMPT, 2), max_tokens=12, sampling=Sampling(temperature=0.0)),
+        ],
+        [
+            Request(id=adapter.name, prompt_ids=PROMPT, max_tokens=12, sampling=drawn, adapter=adapter)
+            for adapter in adapters
         ],
     ]
     results = [result for requests in rounds for result in asyncio.run(_read_all(engine, requests))]

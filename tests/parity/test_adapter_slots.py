@@ -14,11 +14,13 @@ from service.checkpoint.limits import LoadLimits
 from service.device.mesh import DeviceMesh
 from service.device.native.library import native_code
 from service.engine.request import Adapter
+from service.kernels.blocks import BlockAttention
 from service.kernels.paging import Paging
 from service.kernels.products.linear import PLAIN, SPLIT, Products
 from service.models.adapter_arrays import AdapterShapes
 from service.models.decoder import Decoder
 from service.models.decoder_weights import decoder_weight_specs
+from service.models.quantization import Quantization
 from service.models.registry import read_config
 from service.observability.progress import Progress
 from service.storage.local import LocalSource
@@ -28,8 +30,9 @@ from service.weights.low_rank import LowRankUpdate
 from tests.engine.conftest import start_engine  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from tests.models.whole_step import WholeStep
 from tests.parity.adapter_cases import ADAPTER_CASES, AdapterCase
+from tests.parity.test_quantized import in_float32
 from tests.parity.test_reference_logits import LAYOUT, PAGES, bare_tensors
-from tests.tolerances import SAME_MODEL_ATOL
+from tests.tolerances import SAME_MODEL_ATOL, SAME_QUANTIZED_MODEL_ATOL
 
 NATIVE = Products(SPLIT.num_splits, native_code())
 SLOTS = AdapterShapes(num_slots=2, rank=8)
@@ -69,6 +72,32 @@ def laid_out(name: str, updates: dict[str, LowRankUpdate], model: Decoder) -> Ad
     return host_adapter(name, name.encode(), updates, specs=specs, groups=groups, shapes=model.adapters, dtype=FLOAT32)
 
 
+class Pair:
+    """A sequence with an adapter beside one without, in a model with slots."""
+
+    def __init__(self, model: Decoder, token_ids: np.ndarray) -> None:
+        self._step = WholeStep(model)
+        self._token_ids = jnp.asarray(np.stack([token_ids, token_ids]))
+        pages = jnp.asarray(PAGES.reshape(2, -1))
+        self._paging = Paging(jnp.zeros(2, jnp.int32), jnp.full(2, len(token_ids)), pages)
+        self._adapters = None if model.adapters is None else jnp.repeat(jnp.array([1, -1]), len(token_ids))
+
+    def logits(self, weights: dict[str, jax.Array]) -> np.ndarray:
+        """Return the logits of both."""
+        caches = self._step.empty_caches(LAYOUT)
+        return np.asarray(self._step(weights, caches, self._token_ids, self._paging, self._adapters)[0])
+
+
+def with_adapter(weights: dict[str, jax.Array], model: Decoder, adapter: Adapter) -> dict[str, jax.Array]:
+    """Return weights with an adapter in slot 1; in the other slot, products are infinite, which must not show."""
+    slots = {
+        name: jnp.stack([jnp.full_like(array, 3e38), jnp.asarray(array)])
+        for group, arrays in zip(model.layer_groups, adapter.arrays, strict=True)
+        for name, array in zip(group.adapters, arrays, strict=True)
+    }
+    return {**weights, **slots}
+
+
 @ways
 @pytest.mark.parametrize("case", ADAPTER_CASES, ids=lambda case: case.name)
 def test_logits_of_a_slot_equal_those_of_pefts_merge(case: AdapterCase, products: Products, tmp_path: Path):
@@ -78,18 +107,28 @@ def test_logits_of_a_slot_equal_those_of_pefts_merge(case: AdapterCase, products
     updates = read_updates(located, decoder_weight_specs(config), LoadLimits(None, Progress(), 1 << 20))
     adapter = laid_out("a", updates, model)
     weights = base_weights(model, bare_tensors(case.model.model_type, case.model.tensors()))
-    for group, arrays in zip(model.layer_groups, adapter.arrays, strict=True):
-        for name, array in zip(group.adapters, arrays, strict=True):
-            # In the other slot, products are infinite: of nobody's tokens, they must not show.
-            weights[name] = jnp.stack([jnp.full_like(array, 3e38), jnp.asarray(array)])
-    step, token_ids = WholeStep(model), case.model.token_ids[:24]
-    pages = jnp.asarray(PAGES.reshape(2, -1))
-    paging = Paging(jnp.zeros(2, jnp.int32), jnp.full(2, len(token_ids)), pages)
-    adapters = jnp.repeat(jnp.array([1, -1]), len(token_ids))
-    pair = jnp.asarray(np.stack([token_ids, token_ids]))
-    (adapted, plain), _ = step(weights, step.empty_caches(LAYOUT), pair, paging, adapters)
+    token_ids = case.model.token_ids[:24]
+    adapted, plain = Pair(model, token_ids).logits(with_adapter(weights, model, adapter))
     np.testing.assert_allclose(adapted, case.reference_logits()[: len(token_ids)], atol=SAME_MODEL_ATOL, rtol=0)
+    np.testing.assert_array_equal(plain, Pair(Decoder(config, products=products), token_ids).logits(weights)[1])
 
-    base = WholeStep(Decoder(config, products=products))
-    (_, alone), _ = base(weights, base.empty_caches(LAYOUT), pair, paging)
-    np.testing.assert_array_equal(plain, alone)
+
+@pytest.mark.parametrize("kv_dtype", [FLOAT32, np.dtype(np.int8)], ids=str)
+def test_a_base_in_eight_bits_is_as_exact_with_an_adapter_beside_it(
+    kv_dtype: np.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    case = next(case for case in ADAPTER_CASES if case.name == "all_linear")
+    config, token_ids = read_config("m", case.model.hub_config), case.model.token_ids[:12]
+    parts = (BlockAttention(), NATIVE, Quantization.INT8, None, kv_dtype)
+    model, base = Decoder(config, FLOAT32, *parts, adapters=SLOTS), Decoder(config, FLOAT32, *parts)
+    located = locate_adapter(str(case.save(tmp_path)), open_local)
+    updates = read_updates(located, decoder_weight_specs(config), LoadLimits(None, Progress(), 1 << 20))
+    weights = assemble_weights(base.weight_specs(), case.model.tensors(), mesh=mesh())
+    weights = with_adapter(dict(weights), model, laid_out("a", updates, model))
+    adapted, plain = Pair(model, token_ids).logits(weights)
+    np.testing.assert_array_equal(plain, Pair(base, token_ids).logits(weights)[1])
+    # The sums of quantized products are exact in float32, and so are those that this computes.
+    monkeypatch.setattr("service.models.multiply.linear", in_float32)
+    expected, _ = Pair(model, token_ids).logits(weights)
+    np.testing.assert_allclose(adapted, expected, atol=SAME_QUANTIZED_MODEL_ATOL, rtol=0)
+    assert np.abs(adapted - plain).max() > 0.1

@@ -19,11 +19,27 @@ from levanter.adaptor.lora import (
 )
 from levanter.layers.attention import AttentionMask
 
+from service.checkpoint.adapters.locate import locate_adapter
+from service.checkpoint.adapters.read import read_updates
+from service.checkpoint.limits import LoadLimits
+from service.models.decoder import Decoder
+from service.models.decoder_weights import decoder_weight_specs
+from service.models.registry import read_config
+from service.observability.progress import Progress
 from tests.levanter_run import build_model, implicit_promotion
 from tests.parity.adapter_cases import BASES
 from tests.parity.cases import VOCAB_SIZE
 from tests.parity.family_cases import FamilyCase, draw
+from tests.parity.test_adapter_slots import (
+    SLOTS,
+    Pair,
+    base_weights,
+    laid_out,
+    open_local,
+    with_adapter,
+)
 from tests.parity.test_adapters import merged_logits, save_base
+from tests.parity.test_reference_logits import bare_tensors
 from tests.tolerances import SAME_MODEL_ATOL
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("levanter")]
@@ -69,7 +85,7 @@ def trained(model, config: LoraConfig):
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_an_export_equals_levanters_own_merge(name: str, tmp_path: Path):
+def test_an_export_equals_levanters_own_merge_merged_and_in_a_slot(name: str, tmp_path: Path):
     base, targets = ADAPTERS[name]
     with implicit_promotion():
         tensors = {name.removeprefix("transformer."): tensor for name, tensor in base.tensors().items()}
@@ -87,3 +103,12 @@ def test_an_export_equals_levanters_own_merge(name: str, tmp_path: Path):
     plain = merged_logits(base_folder, None, base.token_ids)
     assert np.abs(logits - plain).max() > 100 * SAME_MODEL_ATOL
     np.testing.assert_allclose(logits, expected, atol=SAME_MODEL_ATOL, rtol=0)
+
+    config, token_ids = read_config("m", base.hub_config), base.token_ids[:24]
+    slots = Decoder(config, adapters=SLOTS)
+    located = locate_adapter(str(tmp_path / "adapter"), open_local)
+    updates = read_updates(located, decoder_weight_specs(config), LoadLimits(None, Progress(), 1 << 20))
+    weights = base_weights(slots, bare_tensors(base.model_type, base.tensors()))
+    weights = with_adapter(weights, slots, laid_out("a", updates, slots))
+    in_slot, _ = Pair(slots, token_ids).logits(weights)
+    np.testing.assert_allclose(in_slot, expected[: len(token_ids)], atol=SAME_MODEL_ATOL, rtol=0)

@@ -9,9 +9,9 @@ from tests.tolerances import SAME_TOKENS_OTHER_STEPS_ATOL
 pytestmark = pytest.mark.slow
 
 # The first number of devices for each model: two divide the KV heads of one, four need copies of the other's.
-FIRST = {"rows": 2, "pages": 4}
+FIRST = {"rows": 2, "pages": 4, "adapters": 2}
 ROW_TOKENS = 4
-CASES = [(model, count) for model in FIRST for count in (2, 4, 8)]
+CASES = [(model, count) for model in ("rows", "pages") for count in (2, 4, 8)]
 # Which axes are split, said again: whoever changes the table of the service has to mean it.
 SPLIT_AXES = {"kv_head", "heads", "mlp", "vocab"}
 
@@ -20,7 +20,7 @@ class Served:
     """The results of processes with eight devices, by model and number of devices; each process runs when needed."""
 
     def __init__(self):
-        self._results = {"rows": {}, "pages": {}}
+        self._results = {model: {} for model in FIRST}
 
     def result(self, model: str, count: int) -> dict:
         if not self._results[model]:  # one device, to compare with, and the first case
@@ -49,6 +49,20 @@ def test_the_tokens_are_those_of_one_device(served, model, count):
     assert [result["num_cached_tokens"] for result in shared] == [0, 0, 0, 16]
 
 
+def test_adapters_answer_on_two_devices_as_on_one(served):
+    alone, shared = (
+        {result["id"]: result for result in served.result("adapters", count)["generated"]} for count in (1, 2)
+    )
+    assert {name: result["token_ids"] for name, result in alone.items()} == {
+        name: result["token_ids"] for name, result in shared.items()
+    }
+    assert len({tuple(alone[name]["token_ids"]) for name in ("drawn", "first", "second")}) == 3
+    for name in ("first", "second"):
+        one, many = (np.array(results[name]["logprobs"]) for results in (alone, shared))
+        np.testing.assert_allclose(many, one, atol=SAME_TOKENS_OTHER_STEPS_ATOL, rtol=0)
+    assert served.result("adapters", 2)["traces_and_compiles"] == [0, 0]
+
+
 @pytest.mark.parametrize(("model", "count"), CASES)
 def test_the_scores_are_those_of_one_device_but_for_the_order_of_sums(served, model, count):
     alone, shared = (
@@ -70,7 +84,9 @@ def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_c
     for name, found in served.result(model, count)["collectives"].items():
         num_seqs, num_rows = (int(name.partition(word)[2].partition("-")[0] or 0) for word in ("seqs", "rows"))
         num_tokens = num_seqs + num_rows * ROW_TOKENS
-        if name.startswith(("layers", "whole")):  # a sum behind attention and one behind the MLP of each layer
+        if name.startswith(
+            ("layers", "whole", "hidden")
+        ):  # a sum behind attention and one behind the MLP of each layer
             assert found == [["all-reduce", [num_tokens, hidden_size]]] * (2 * num_layers)
         elif name.startswith("embed") and model == "rows":  # whose vocabulary is split
             assert found == [["all-reduce", [num_tokens, hidden_size]]]
@@ -85,7 +101,7 @@ def test_a_decode_step_exchanges_hidden_states_and_scores_and_never_weights_or_c
 def test_every_step_and_copy_writes_the_cache_of_its_device_in_place(served, model, count):
     result = served.result(model, count)
     for name, reused_bytes in result["reused_bytes"].items():
-        if name.startswith(("layers", "whole")):
+        if name.startswith(("layers", "whole", "hidden")):
             assert reused_bytes >= result["cache_bytes"]
 
 

@@ -174,3 +174,38 @@ def test_a_scrape_names_the_slots(service):
     lines = httpx.get(f"{service.url}/metrics").text.splitlines()
     [line] = [line for line in lines if line.startswith("levserve_lora_requests_info{") and '"base"' in line]
     assert 'max_lora="2"' in line
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_hundred_adapters_over_four_slots_are_each_read_once_and_all_answer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hundred")
+    shutil.copytree(DEMO, folder / "base")
+    for number in range(100):
+        save_adapter(folder / f"a{number}", number, rank=2)
+    random = np.random.RandomState(41)
+    popularity = 1 / np.arange(1, 101)
+    chosen = random.choice(100, 400, p=popularity / popularity.sum())
+    settings = {
+        "catalogue_uri": folder,
+        "local_model_cache": tmp_path_factory.mktemp("cache"),
+        "admin_api_key": "operator",
+        "max_loras": 4,
+        "max_lora_rank": 2,
+        "max_num_seqs": 8,
+        "max_model_len": 128,
+        "max_prefill_tokens": 64,
+    }
+    with running_service(**settings) as service:
+        text(service, "base", "Yes")
+        answers: dict[str, set[str]] = {}
+        with ThreadPoolExecutor(16) as pool:
+            for name, answer in pool.map(lambda n: (f"a{n}", text(service, f"a{n}", "The sky is")), chosen):
+                answers.setdefault(name, set()).add(answer)
+        assert all(len(same) == 1 for same in answers.values())
+        assert httpx.get(f"{service.url}/admin/stats", headers=ADMIN).json()["adapter_bytes"] > 0
+        lines = httpx.get(f"{service.url}/metrics").text.splitlines()
+        [compiles] = [line for line in lines if line.startswith("levserve_xla_compiles_after_ready_total")]
+        assert float(compiles.split()[-1]) == 0
+        read = [entry["uri"].rpartition("/")[2] for entry in service.log if entry.get("message") == "read an adapter"]
+        assert sorted(read) == sorted(answers)
