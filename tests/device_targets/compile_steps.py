@@ -2,7 +2,9 @@
 
 A process of its own, in an environment that has the target's compiler:
 
-    .tools/targets/tpu/bin/python -m tests.device_targets.compile_steps v6e-1 "Llama 3.1 8B" int8
+    .tools/targets/tpu/bin/python -m tests.device_targets.compile_steps v6e-1 "Llama 3.1 8B" int8 4
+
+The last arguments are KV_DTYPE and MAX_LORAS.
 
 Sizes are planned for the whole model. Of its layers two are compiled, since all of them share one executable, some at a
 time; where all of a decode step is one program, that has all layers if it chooses the likeliest tokens.
@@ -32,11 +34,13 @@ NUM_SEQS = 64
 SMALLEST_WEIGHT_BYTES = 5 * 2**20
 
 
-def main(target: str, model: str, kv_dtype: str = "auto") -> None:
+def main(target: str, model: str, kv_dtype: str = "auto", max_loras: str = "0") -> None:
     """Compile, and print a line of JSON."""
     devices = use_target(target).devices
     located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]), layout=None)
-    settings = Settings(max_num_seqs=NUM_SEQS, max_concurrent_requests=NUM_SEQS, kv_dtype=kv_dtype)
+    settings = Settings(
+        max_num_seqs=NUM_SEQS, max_concurrent_requests=NUM_SEQS, kv_dtype=kv_dtype, max_loras=int(max_loras)
+    )
     spec = choose_engine_spec(settings, located, devices)
     programs = [*steps_of(few_layers(spec, NUM_LAYERS)), *whole_step_of(spec)]
     compiled = compile_programs(programs, num_threads=2)

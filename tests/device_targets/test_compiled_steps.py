@@ -13,13 +13,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SMALL, LARGE = "Llama 3.2 1B", "Llama 3.1 8B"
 STEPS = [
-    *(("triton", target, model, "auto") for target in ("l4", "h100", "rtx-pro-6000") for model in (SMALL, LARGE)),
-    ("ragged", "v5e-1", SMALL, "auto"),  # the larger one does not fit
-    ("ragged", "v5e-4", LARGE, "auto"),
-    ("ragged", "v6e-1", SMALL, "auto"),
-    ("ragged", "v6e-1", LARGE, "auto"),
-    ("kv8", "v5e-4", LARGE, "int8"),
-    ("kv8", "v6e-1", SMALL, "fp8"),
+    *(("triton", target, model, "auto", 0) for target in ("l4", "h100", "rtx-pro-6000") for model in (SMALL, LARGE)),
+    ("triton", "h100", LARGE, "auto", 4),
+    ("triton", "h100", LARGE, "fp8", 0),
+    ("ragged", "v5e-1", SMALL, "auto", 0),  # the larger one does not fit
+    ("ragged", "v5e-4", LARGE, "auto", 0),
+    ("ragged", "v6e-1", SMALL, "auto", 0),
+    ("ragged", "v6e-1", LARGE, "auto", 0),
+    ("ragged", "v6e-1", SMALL, "auto", 4),
+    ("kv8", "v5e-4", LARGE, "int8", 0),
+    ("kv8", "v6e-1", SMALL, "fp8", 0),
 ]
 PADDING = 1.02  # that the layout of an array on a TPU may add
 SAMPLERS = ("general", "greedy", "random", "top-p")
@@ -27,10 +30,10 @@ SAMPLERS = ("general", "greedy", "random", "top-p")
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("kernel", "target", "model", "kv_dtype"), STEPS)
-def test_steps_compile_into_what_the_planner_expects(kernel, target, model, kv_dtype):
+@pytest.mark.parametrize(("kernel", "target", "model", "kv_dtype", "max_loras"), STEPS)
+def test_steps_compile_into_what_the_planner_expects(kernel, target, model, kv_dtype, max_loras):
     platform = "gpu" if kernel == "triton" else "tpu"
-    report = compile_steps(platform, target, model, kv_dtype)
+    report = compile_steps(platform, target, model, kv_dtype, max_loras)
     programs = report["programs"]
     assert report["kernel"] == kernel
     assert {name.partition("-seqs")[0] for name in programs} >= {"embed", *(f"sample-{name}" for name in SAMPLERS)}
@@ -75,10 +78,11 @@ def target_python(platform: str) -> Path:
     return python
 
 
-def compile_steps(platform: str, target: str, model: str, kv_dtype: str = "auto") -> dict:
+def compile_steps(platform: str, target: str, model: str, kv_dtype: str = "auto", max_loras: int = 0) -> dict:
     """Compile in a process that has the compiler."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    command = [target_python(platform), "-m", "tests.device_targets.compile_steps", target, model, kv_dtype]
+    module = "tests.device_targets.compile_steps"
+    command = [target_python(platform), "-m", module, target, model, kv_dtype, str(max_loras)]
     process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr[-3000:]
     return json.loads(process.stdout)
