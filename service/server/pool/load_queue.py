@@ -362,7 +362,7 @@ def _unload(loaded: list[Loaded], on_unloaded: Callable[[], None]) -> None:
 
 
 async def _on_thread[Result](name: str, call: Callable[[], Result]) -> Result:
-    """Return the result of a call on a daemon thread, which unlike an executor's does not delay the process's end."""
+    """Return the result of a call on a daemon thread, which unlike an executor's does not delay an exit."""
     future: Future[Result] = Future()
 
     def run() -> None:
