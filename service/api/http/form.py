@@ -100,6 +100,8 @@ class _Memory(BytesIO):
 class _Parser(MultiPartParser):
     """Keeps files in memory, whose size the limit of the body bounds, and bounds the headers of parts."""
 
+    spool_max_size = 2**62  # beyond which starlette would write in another thread
+
     def close_files(self) -> None:
         """Free the files, those of incomplete parts included."""
         for file in self._files_to_close_on_error:
