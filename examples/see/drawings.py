@@ -1,6 +1,6 @@
 """Drawings of shapes, and what is asked and said about them.
 
-A drawing has one or two groups of equal shapes; of two, one is left of the other, or above it.
+A drawing has one or two groups of equal shapes; of two, one is left of the other, or above it, and never both.
 """
 
 import random
@@ -21,6 +21,8 @@ SHAPES = ("circle", "square", "triangle")
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six")
 MAX_COUNT = 3
 RADII = (22, 32)  # pixels
+type Box = tuple[int, int, int, int]  # left, top, right, bottom
+type Place = tuple[int, int, int]  # the middle of a shape, and its radius
 QUESTIONS = {
     "describe": ("What do you see?", "Describe the picture.", "What is in this image?"),
     "count": ("How many shapes are there?", "Count the shapes."),
@@ -77,14 +79,17 @@ def draw(drawn: Scene, chosen: random.Random) -> Image.Image:
     picture = Image.new("RGB", (SIZE, SIZE), light)
     pencil = ImageDraw.Draw(picture)
     half = SIZE // 2
-    parts = {
+    parts: dict[str, list[Box]] = {
         "": [(0, 0, SIZE, SIZE)],
         "left of": [(0, 0, half, SIZE), (half, 0, SIZE, SIZE)],
         "above": [(0, 0, SIZE, half), (0, half, SIZE, SIZE)],
     }
-    for group, part in zip(drawn.groups, parts[drawn.relation], strict=True):
+    placed = _placed(drawn.groups, parts[drawn.relation], chosen)
+    while drawn.relation and _is_apart(*placed, axis=1 if drawn.relation == "left of" else 0):
+        placed = _placed(drawn.groups, parts[drawn.relation], chosen)
+    for group, places in zip(drawn.groups, placed, strict=True):
         red, green, blue = (min(255, max(0, value + chosen.randint(-18, 18))) for value in COLORS[group.color])
-        for x, y, radius in _places(group.count, part, chosen):
+        for x, y, radius in places:
             box = (x - radius, y - radius, x + radius, y + radius)
             match group.shape:
                 case "circle":
@@ -97,11 +102,24 @@ def draw(drawn: Scene, chosen: random.Random) -> Image.Image:
     return picture
 
 
-def _places(count: int, part: Sequence[int], chosen: random.Random) -> list[tuple[int, int, int]]:
-    """Return middles and radii of shapes that do not touch."""
+def _placed(groups: Sequence[Group], parts: Sequence[Box], chosen: random.Random) -> list[list[Place]]:
+    return [_places(group.count, part, chosen) for group, part in zip(groups, parts, strict=True)]
+
+
+def _is_apart(first: Sequence[Place], second: Sequence[Place], *, axis: int) -> bool:
+    """Say whether a line across the axis parts one from the other: two groups would be left of and above each other."""
+    (begin, end), (other_begin, other_end) = (
+        (min(place[axis] - place[2] for place in places), max(place[axis] + place[2] for place in places))
+        for places in (first, second)
+    )
+    return end < other_begin or other_end < begin
+
+
+def _places(count: int, part: Box, chosen: random.Random) -> list[Place]:
+    """Choose shapes that do not touch."""
     left, top, right, bottom = part
     while True:
-        places: list[tuple[int, int, int]] = []
+        places: list[Place] = []
         for _ in range(50):
             radius = chosen.randint(*RADII)
             x = chosen.randint(left + radius + 4, right - radius - 4)

@@ -8,13 +8,16 @@ Tachibana et al. 2017, arXiv:1710.08969, section 4.1.
 """
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes  # noqa: F401 (names bfloat16 to numpy)
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
+from safetensors.numpy import load_file
 
 from examples.hear.training.lessons import NUM_MELS, WINDOW_FRAMES
 from service.models.speech import sinusoids
@@ -81,6 +84,12 @@ def initial_weights(vocab_size: int, num_words: int, seed: int) -> Weights:
     weights["decoder.embed_positions.weight"] = rng.normal(0, 0.02, (CONTEXT_LEN, WIDTH))
     linear("naming", WIDTH, num_words + 1)
     return {name: jnp.asarray(array, jnp.float32) for name, array in weights.items()}
+
+
+def read_weights(checkpoint: Path) -> Weights:
+    """Return the weights of an exported checkpoint, in float32."""
+    stored = load_file(checkpoint / "model.safetensors")
+    return {name.removeprefix("model."): jnp.asarray(array, jnp.float32) for name, array in stored.items()}
 
 
 def _looking_at(offsets: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

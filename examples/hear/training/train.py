@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import optax
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from examples.hear.training.lessons import NUM_MELS, POSITIONS_PER_S, Lesson, Word, lessons, speak_phrase
@@ -36,6 +36,7 @@ from examples.hear.training.network import (
     Weights,
     initial_weights,
     loss,
+    read_weights,
 )
 from examples.hear.training.speaker import Speaker
 from examples.hear.training.words import (
@@ -159,10 +160,7 @@ def train(total_steps: int, tokenizer: Tokenizer, output: Path, initial: Path | 
     phrases = [speak_phrase(speaker, seed) for seed in range(NUM_PHRASES)]
     weights = initial_weights(tokenizer.get_vocab_size(), len(WORDS), seed=0)
     if initial is not None:
-        stored = load_file(initial / "model.safetensors")
-        weights |= {
-            name: jnp.asarray(stored[f"model.{name}"], jnp.float32) for name in weights if f"model.{name}" in stored
-        }
+        weights |= read_weights(initial)
     began_s, most = time.monotonic(), 1
     rate = optax.inject_hyperparams(optax.adamw)(learning_rate=LEARNING_RATE, b2=0.98, weight_decay=0.01)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), rate)

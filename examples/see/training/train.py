@@ -24,7 +24,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, UInt8
 from PIL import Image
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from examples.see.drawings import COLORS, NUMBERS, QUESTIONS, SHAPES, draw, scene
@@ -266,11 +266,17 @@ def batches(lessons: Lessons) -> Iterator[Batch]:
         yield made.get()
 
 
-def train(total_steps: int, tokenizer: Tokenizer, output: Path) -> None:
-    """Train for so many steps, and write the checkpoint."""
+def train(total_steps: int, tokenizer: Tokenizer, output: Path, initial: Path | None) -> None:
+    """Train for so many steps, from a checkpoint if one is given, and write the checkpoint."""
     config = hub_config(tokenizer)
-    model, lessons = Model(config), Lessons(tokenizer, seed=0)
+    model = Model(config)
+    lessons = Lessons(tokenizer, seed=0 if initial is None else 1)
     tensors = model.initial_tensors(seed=0)
+    one_group_share = ONE_GROUP_SHARE
+    if initial is not None:
+        stored = load_file(initial / "model.safetensors")
+        tensors = {name: jnp.asarray(stored[name], jnp.float32) for name in tensors}
+        one_group_share = 0.0
     scaled = optax.inject_hyperparams(optax.adamw)(learning_rate=LEARNING_RATE, b2=0.98, weight_decay=0.01)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), scaled)
     state = optimizer.init(tensors)
@@ -287,7 +293,7 @@ def train(total_steps: int, tokenizer: Tokenizer, output: Path) -> None:
         done = num_steps / total_steps
         if done >= 1:
             break
-        lessons.most_groups = 1 if done < ONE_GROUP_SHARE else 2
+        lessons.most_groups = 1 if done < one_group_share else 2
         rate = LEARNING_RATE * min(1.0, (num_steps + 1) / WARMUP_STEPS) * (0.5 + 0.5 * np.cos(np.pi * done))
         tensors, state, value = step(tensors, state, batch, jnp.float32(rate))
         average += (float(value) - average) * (0.05 if num_steps else 1)
@@ -328,8 +334,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("examples/see/model"), help="the checkpoint")
     parser.add_argument("--steps", type=int, default=2500, help="training steps")
+    parser.add_argument("--initial", type=Path, help="the checkpoint of an earlier run, to train further")
     arguments = parser.parse_args()
-    train(arguments.steps, make_tokenizer(), arguments.output)
+    train(arguments.steps, make_tokenizer(), arguments.output, arguments.initial)
 
 
 if __name__ == "__main__":
