@@ -134,7 +134,7 @@ def named_targets(page: str) -> set[str]:
     """The targets of every `make …` in code: inline, and as a command of a shell block."""
     code = re.findall(r"`([^`\n]+)`", FENCED.sub("", page))
     code += [line for kind, text in FENCED.findall(page) if kind in ("", "bash") for line in text.splitlines()]
-    words = [word for line in code for call in re.findall(r"\bmake +([^#&|;]+)", line) for word in call.split()]
+    words = [word for line in code for call in re.findall(r"\bmake +([^#&|;\"]+)", line) for word in call.split()]
     return {word for word in words if re.fullmatch(r"[\w./-]+", word)}
 
 
