@@ -8,7 +8,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Each process writes the bytecode of what it imports from here, and later ones read it: half a second of a start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage mutate check fix demo-model page-libraries evaluate tool-calls search hear schemas bench bench-constrained bench-start bench-loading \
+.PHONY: help serve test test-all coverage check fix demo-model page-libraries evaluate tool-calls search hear schemas bench bench-constrained bench-start bench-loading \
   bench-catalogue bench-embeddings bench-audio bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
@@ -29,9 +29,6 @@ coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines
 	$(RUN) coverage run -m $(PYTEST) --optimized
 	@$(RUN) coverage combine --quiet
 	@$(RUN) coverage report --sort=cover | sed -n '1,12p;$$p'
-
-mutate: .venv/dev ## Change the service one place at a time and count what no test notices (PLACE=text; hours without it)
-	$(RUN) python -m scripts.mutate $(PLACE)
 
 check: .venv/dev ## Check format, lint, types, import rules, dependencies and deployment
 	$(RUN) ruff format --check .

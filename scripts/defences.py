@@ -136,7 +136,7 @@ def main() -> int:
     results = []
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder, "tree")
-        shutil.copytree(".", tree, ignore=shutil.ignore_patterns(".git", ".venv", ".tools", ".cache", "mutants"))
+        shutil.copytree(".", tree, ignore=shutil.ignore_patterns(".git", ".venv", ".tools", ".cache"))
         for defence in DEFENCES:
             if defence.threat in (sys.argv[1:] or [defence.threat]):
                 results.append(_result(tree, defence))

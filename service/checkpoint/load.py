@@ -9,7 +9,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +23,7 @@ from service.models.weight_spec import WeightSpec
 from service.observability.progress import Progress
 from service.storage.cache.cache import Bucket, CheckpointCache, private_cache
 from service.weights.assembly import assemble_weights
-from service.weights.safetensors import check_tensors
-from service.weights.stream import WeightTarget, stream_weights
+from service.weights.stream import stream_weights
 
 if TYPE_CHECKING:
     import jax
@@ -59,7 +58,7 @@ def load_checkpoint(
     if mesh.is_host:
         loaded = load_on_host(located, specs, limits)
         return LoadedWeights(mesh.alias_host_arrays(loaded.weights), loaded.release)
-    return _load(located, WeightTarget(tuple(specs), mesh, limits.max_staging_bytes), limits)
+    return _load(located, specs, mesh, limits)
 
 
 def is_on_this_machine(located: LocatedCheckpoint, cache: CheckpointCache | None) -> bool:
@@ -83,7 +82,7 @@ def load_on_host(
     Raises:
         CheckpointError: as `load_checkpoint`.
     """
-    return _load(located, WeightTarget(tuple(specs), None, limits.max_staging_bytes), limits)
+    return _load(located, specs, None, limits)
 
 
 def read_levanter(
@@ -109,12 +108,19 @@ def read_levanter(
     return tensors, pulled.release
 
 
-# The weights are numpy arrays where the target names no mesh, else arrays on the mesh's devices.
-def _load(located: LocatedCheckpoint, target: WeightTarget, limits: LoadLimits) -> LoadedWeights[Any]:
-    if located.adapter is not None:
-        target = replace(target, updates=read_updates(located.adapter, target.specs, limits))
+# The weights are numpy arrays without a mesh, else arrays on its devices.
+def _load(
+    located: LocatedCheckpoint, specs: Sequence[WeightSpec], mesh: "DeviceMesh | None", limits: LoadLimits
+) -> LoadedWeights[Any]:
+    updates = {} if located.adapter is None else read_updates(located.adapter, specs, limits)
     if isinstance(located.layout, LevanterLayout):
-        return _load_levanter(located, target, limits)
+        tensors, release = read_levanter(located, limits.cache, limits.progress, limits.cancelled)
+        try:
+            weights = assemble_weights(specs, tensors, mesh=mesh, uri=located.uri, updates=updates)
+        except BaseException:
+            release()
+            raise
+        return LoadedWeights(weights, release)
     with located.weights.source.open_files(
         located.weights.objects,
         located.layout.weights,
@@ -122,17 +128,7 @@ def _load(located: LocatedCheckpoint, target: WeightTarget, limits: LoadLimits) 
         progress=limits.progress,
         cancelled=limits.cancelled,
     ) as opened:
-        streamed = stream_weights(target, opened.files, opened.progress, opened.budget)
+        staging_bytes = limits.max_staging_bytes
+        streamed = stream_weights(specs, opened, mesh=mesh, updates=updates, max_staging_bytes=staging_bytes)
         opened.cache_copies(streamed.file_sums, streamed.disk_fault)
     return LoadedWeights(streamed.weights, opened.release)
-
-
-def _load_levanter(located: LocatedCheckpoint, target: WeightTarget, limits: LoadLimits) -> LoadedWeights[Any]:
-    tensors, release = read_levanter(located, limits.cache, limits.progress, limits.cancelled)
-    try:
-        check_tensors(located.uri, target.specs, {name: tensor.shape for name, tensor in tensors.items()})
-        weights = assemble_weights(target.specs, tensors, mesh=target.mesh, uri=located.uri, updates=target.updates)
-        return LoadedWeights(weights, release)
-    except BaseException:
-        release()
-        raise

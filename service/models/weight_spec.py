@@ -8,6 +8,14 @@ import numpy as np
 from service.models.stored.layers import WIDE, LayerStorage, StoredTensor
 
 FLOAT32 = np.dtype(np.float32)
+MODEL_PREFIX = "model."
+BASE_PREFIXES = (MODEL_PREFIX, "transformer.")  # of the bare model's tensors in a model with a head
+
+
+def bare_name(name: str) -> str:
+    """Return a tensor's name in the bare model."""
+    prefix = next((prefix for prefix in BASE_PREFIXES if name.startswith(prefix)), "")
+    return name.removeprefix(prefix)
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,16 @@ class TensorSource:
         inner = math.prod(self.shape[1:])
         first, end = self.rows or (0, self.shape[0])
         return first * inner, end * inner
+
+    @property
+    def bare_name(self) -> str:
+        """Its name in the bare model."""
+        return bare_name(self.name)
+
+    @property
+    def misfit(self) -> str | None:
+        """Why the tensors of its storage cannot hold it; None if they can."""
+        return None if self.packing is None else self.packing.misfit(self.shape)
 
     @property
     def stored(self) -> tuple[StoredTensor, ...]:

@@ -24,6 +24,7 @@ from service.checkpoint.layout import INDEX, PICKLED_INDEX, SnapshotLayout, dete
 from service.checkpoint.limits import LoadLimits
 from service.errors import MalformedCheckpoint, SettingsError
 from service.models.adapted import adapted_tensors
+from service.models.weight_spec import bare_name
 from service.observability.progress import Progress
 from service.settings import Settings
 from service.start.prefetch import weight_specs
@@ -34,9 +35,9 @@ from service.storage.open_files import OpenFile, OpenFiles, open_pulled
 from service.storage.retry import RetryBudget, TransferLimits
 from service.storage.source import Source, open_source
 from service.storage.store import ObjectStore, open_store
-from service.weights.headers import bare_name, read_headers
+from service.weights.headers import merged, read_headers
 from service.weights.low_rank import LowRankUpdate
-from service.weights.safetensors import WIDE_DTYPES, TensorEntry, merged
+from service.weights.safetensors import WIDE_DTYPES, TensorEntry
 from service.weights.safetensors_file import SafetensorsFile, tensor_bytes
 
 logger = logging.getLogger(__name__)

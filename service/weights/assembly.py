@@ -6,7 +6,7 @@ and the device uses it without a copy. That needs no jax, so it may start before
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import numpy as np
 from service.errors import UnquantizableWeights
 from service.models.weight_spec import WeightSpec
 from service.weights.cast import cast_into
+from service.weights.headers import check_tensors
 from service.weights.low_rank import LowRankUpdate
 from service.weights.populated import populated_memory
 from service.weights.quantization import RowQuantizer, UnquantizableRow, checked_scales
@@ -58,9 +59,10 @@ class Assembly:
             updates: what is added to tensors before they are converted, by their names.
             on_placed: called, from any thread, with the host array of a weight that is on the device.
         """
-        self._mesh, self._updates, self._on_placed = mesh, updates or {}, on_placed
+        self.specs, self._mesh = specs, mesh
+        self._updates, self._on_placed = updates or {}, on_placed
         self._lock = threading.Lock()
-        self._specs = {spec.name: spec for spec in specs}
+        self._by_name = {spec.name: spec for spec in specs}
         self._users: dict[str, list[tuple[WeightSpec, int]]] = {}  # by tensor: weights and the index of their source
         for spec in specs:
             for index, source in enumerate(() if spec.is_row_scale else spec.sources):
@@ -68,7 +70,7 @@ class Assembly:
         self._num_missing = {spec.name: math.prod(spec.shape) for spec in specs}  # elements, by weight
         self._quantizers: dict[tuple[str, int], RowQuantizer] = {}  # by weight and the index of its source
         self._scales = {spec.scale for spec in specs}
-        self._faults: dict[str, str] = {}  # by tensor
+        self._faults: dict[str, tuple[str, str]] = {}  # by the name of a source: a tensor of it and the reason
         self._arrays: dict[str, np.ndarray] = {}
         self._placed: dict[str, jax.Array] = {}
         if mesh is None:
@@ -142,7 +144,7 @@ class Assembly:
                 self._writer(spec, index)(max(first, begin) - begin, part)
             except UnquantizableRow as error:
                 # The checksum is not known yet: if the bytes are corrupt, they are fetched again. See `check`.
-                self._faults.setdefault(tensor, str(error))
+                self.add_fault(tensor, tensor, str(error))
             with self._lock:
                 self._num_missing[spec.name] -= len(part) * source.copies
                 is_whole = self._num_missing[spec.name] == 0
@@ -150,24 +152,29 @@ class Assembly:
                 for complete in self._with_row_scales(spec):
                     self._place(complete.name, self._mesh)
 
-    def check(self, uri: str, tensors: Iterable[str]) -> None:
-        """Check that tensors whose bytes were valid could be quantized.
+    def add_fault(self, source: str, tensor: str, reason: str) -> None:
+        """Note why a tensor is invalid, if its bytes are not: `check` raises that."""
+        self._faults.setdefault(source, (tensor, reason))
+
+    def check(self, uri: str, tensors: Collection[str]) -> None:
+        """Check that sources whose tensors are all among these, whose bytes were valid, could be read.
 
         Raises:
-            UnquantizableWeights: a row could not be quantized, or a scale is not a positive number.
+            UnquantizableWeights: a tensor contradicts the configuration, a row could not be quantized, or a scale is
+                not a positive number.
         """
-        for name in tensors:
-            if name in self._faults:
-                raise UnquantizableWeights(uri, name, self._faults[name])
+        for source in (source for spec in self.specs for source in spec.sources):
+            if source.name in self._faults and all(part.name in tensors for part in source.stored):
+                raise UnquantizableWeights(uri, *self._faults[source.name])
 
     def weights(self) -> "dict[str, np.ndarray | jax.Array]":
         """Return the complete weights in the order of their specs, on the device if there is a mesh."""
         arrays = self._arrays if self._mesh is None else self._placed
-        return {name: arrays[name] for name in self._specs}
+        return {name: arrays[name] for name in self._by_name}
 
     def _with_row_scales(self, spec: WeightSpec) -> tuple[WeightSpec, ...]:
         """Return a weight's spec, and that of its row scales if quantizing the weight computes them."""
-        scale = self._specs.get(spec.scale) if spec.scale is not None else None
+        scale = self._by_name.get(spec.scale) if spec.scale is not None else None
         return (spec,) if scale is None or not scale.is_row_scale else (spec, scale)
 
     def _writer(self, spec: WeightSpec, index: int) -> Callable[[int, np.ndarray], None]:
@@ -183,10 +190,10 @@ class Assembly:
     def _place(self, name: str, mesh: "DeviceMesh") -> None:
         with self._lock:
             array = self._arrays.pop(name)
-            for index in range(len(self._specs[name].sources)):
+            for index in range(len(self._by_name[name].sources)):
                 self._quantizers.pop((name, index), None)  # it refers to the array
         # The transfer must be complete before the host memory counts as released.
-        placed = mesh.put(array, self._specs[name].axes).block_until_ready()
+        placed = mesh.put(array, self._by_name[name].axes).block_until_ready()
         with self._lock:
             self._placed[name] = placed
         self._on_placed(array)
@@ -236,16 +243,18 @@ def assemble_weights(
     """Assemble all weights from tensors in memory, and place them if there is a mesh.
 
     Args:
-        specs: the weights, which have passed `check_tensors`.
+        specs: the weights.
         tensors: the checkpoint's tensors by name, each read once.
         mesh: the devices to place weights on, by the names of their axes; None leaves them on the host.
         uri: the checkpoint's address, for error messages.
         updates: what is added to tensors before they are converted, by their names.
 
     Raises:
+        MalformedCheckpoint: the tensors do not match the model.
         UnquantizableWeights: 8 bits cannot represent a row of a weight.
     """
     all_specs = tuple(specs)
+    check_tensors(uri, all_specs, {name: tensor.shape for name, tensor in tensors.items()})
     assembly = Assembly(all_specs, mesh, updates)
     # A tensor that two weights share is read once and written to both.
     names = {source.name: source.is_transposed for spec in all_specs for source in spec.sources}

@@ -6,7 +6,7 @@ Bytes that a weight stores unchanged are read directly into its memory; others a
 import functools
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ from service.storage.objects import Chunk, Slice
 from service.storage.retry import RetryBudget
 from service.weights.assembly import Assembly
 from service.weights.packed.layers import PackedWeights
-from service.weights.safetensors import DTYPES, Header, TensorEntry
+from service.weights.safetensors import DTYPES, TensorEntry
 from service.weights.staging import StagingMemory
 from service.weights.strided import StridedTensors, in_order
 
@@ -24,19 +24,26 @@ from service.weights.strided import StridedTensors, in_order
 class TensorConsumer:
     """Writes the tensors of one object into an `Assembly`."""
 
-    def __init__(self, header: Header, assembly: Assembly, packed: PackedWeights, memory: StagingMemory) -> None:
-        """Index the tensors of the object's header that weights use."""
+    def __init__(
+        self,
+        uri: str,
+        entries: Mapping[str, TensorEntry],
+        assembly: Assembly,
+        packed: PackedWeights,
+        memory: StagingMemory,
+    ) -> None:
+        """Index the tensors of the object that weights use."""
         # An empty tensor has no bytes to wait for, and shares its offset with the next one.
         used = {
             name: entry
-            for name, entry in header.entries.items()
+            for name, entry in entries.items()
             if entry.end > entry.begin and (assembly.uses(name) or name in packed) and entry.dtype_name in DTYPES
         }
         self._tensors = sorted(used.items(), key=lambda item: item[1].begin)
         # Tensors may share bytes, so these are running maxima of the end offsets.
         self._ends = list(itertools.accumulate((entry.end for _, entry in self._tensors), max))
         self._strided = StridedTensors(used)
-        self._uri, self._assembly, self._memory = header.file.source.uri, assembly, memory
+        self._uri, self._assembly, self._memory = uri, assembly, memory
         self._packed = packed
 
     def reserve(self, part: Slice, budget: RetryBudget) -> AbstractContextManager[None]:

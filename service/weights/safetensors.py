@@ -14,8 +14,6 @@ import ml_dtypes
 import numpy as np
 
 from service.errors import MalformedCheckpoint
-from service.models.stored.layers import WIDE, StoredTensor
-from service.models.weight_spec import WeightSpec
 from service.storage.objects import Extent, read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
@@ -32,13 +30,6 @@ INT64_MAX, MAX_AXES = 2**63 - 1, 16
 PREFIX_BYTES = 8  # the length of the header
 # Fits the header of a model of a few billion parameters; reading too much is cheaper than a second round trip.
 FIRST_READ_BYTES = 128 * 1024
-# Tables, masks and xIELU's constants, which the model computes itself, and BERT's pretraining head, which embeddings do
-# not use.
-UNUSED_SUFFIXES = (
-    "encoder.embed_positions.weight",  # Whisper's: sines and cosines, which are computed
-    *(".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"),
-    *(".attn.bias", ".attn.masked_bias", ".act_fn.beta", ".act_fn.eps"),
-)
 
 
 @dataclass(frozen=True)
@@ -122,71 +113,6 @@ def parse_header(uri: str, file: str, header: bytes, size_bytes: int) -> dict[st
     return entries
 
 
-def merged(uri: str, parts: Iterable[Mapping[str, TensorEntry]]) -> dict[str, TensorEntry]:
-    """Merge the entries of several files.
-
-    Raises:
-        MalformedCheckpoint: two files contain a tensor of the same name.
-    """
-    entries: dict[str, TensorEntry] = {}
-    for part in parts:
-        for name, entry in part.items():
-            if name in entries:
-                raise MalformedCheckpoint(uri, entry.file, f"{name!r} is in {entries[name].file} too.")
-            entries[name] = entry
-    return entries
-
-
-def check_dtype(uri: str, tensor: StoredTensor, entry: TensorEntry) -> None:
-    """Check that a tensor's dtype is one that the configuration allows.
-
-    Raises:
-        MalformedCheckpoint: the dtype is not supported, or not that of `quantization_config`.
-    """
-    if entry.dtype_name in tensor.dtypes:
-        return
-    reason = f"{tensor.name!r} is {entry.dtype_name}; "
-    if tensor.dtypes == WIDE:
-        raise MalformedCheckpoint(uri, entry.file, f"{reason}supported types are {', '.join(WIDE)}.")
-    expected = " or ".join(tensor.dtypes)
-    raise MalformedCheckpoint(uri, entry.file, f"{reason}quantization_config in config.json makes it {expected}.")
-
-
-def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that a checkpoint has exactly the tensors of a model, in the right shapes.
-
-    Args:
-        uri: the checkpoint's address, for error messages.
-        specs: the model's weights.
-        shapes: the shape of each tensor of the checkpoint, by name.
-
-    Raises:
-        MalformedCheckpoint: a tensor is missing, has the wrong shape, or is unknown to the model.
-    """
-    all_sources = [source for spec in specs for source in spec.sources]
-    for source in all_sources:
-        if source.packing is not None and (misfit := source.packing.misfit(source.shape)):
-            raise MalformedCheckpoint(uri, source.name, f"has shape {list(source.shape)}; {misfit}.")
-    sources = {tensor.name: tensor for source in all_sources for tensor in source.stored}
-    for name, source in sources.items():
-        if name not in shapes:
-            raise MalformedCheckpoint(uri, name, f"is missing. config.json asks for it in shape {list(source.shape)}.")
-        if shapes[name] != source.shape:
-            raise MalformedCheckpoint(
-                uri, name, f"has shape {list(shapes[name])}; config.json makes it {list(source.shape)}."
-            )
-    spare = [name for name in shapes if name not in sources and not name.endswith(UNUSED_SUFFIXES)]
-    # With tied embeddings, some writers store the same table twice; only the embedding is used.
-    spare = [name for name in spare if not (name == "lm_head.weight" and _is_tied(sources))]
-    if spare:
-        raise MalformedCheckpoint(
-            uri,
-            spare[0],
-            f"{len(spare)} tensors such as this one have no place in the model that config.json describes, "
-            "so the answers would be wrong. Check model_type and the bias, norm and layer settings there.",
-        )
-
-
 def _entry(uri: str, file: str, name: str, value: Any, start: int) -> TensorEntry:
     try:
         begin, end = value["data_offsets"]
@@ -229,7 +155,3 @@ def _extents(entries: Iterable[TensorEntry]) -> tuple[Extent, ...]:
         unit_bytes = dtype.itemsize if dtype is not None else 1
         result.append(Extent(entry.end - entry.begin, unit_bytes))
     return tuple(result)
-
-
-def _is_tied(sources: Mapping[str, StoredTensor]) -> bool:
-    return "lm_head.weight" not in sources

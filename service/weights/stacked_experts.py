@@ -1,11 +1,11 @@
 """Mixtral's experts as Levanter exports them: stacked in two tensors, which stand for those of each expert."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from service.errors import MalformedCheckpoint
-from service.weights.safetensors import DTYPES, Header, TensorEntry
+from service.weights.safetensors import DTYPES, TensorEntry
 
 STACKED, SINGLE = ".mlp.", ".block_sparse_moe."
 # Each stacked tensor, and the matrices of an expert that it holds, one after the other.
@@ -14,25 +14,19 @@ PARTS = {"experts.gate_up_proj": ("w1", "w3"), "experts.down_proj": ("w2",)}
 ROUTER = "gate.weight"
 
 
-def with_single_experts(headers: Sequence[Header], expected_names: Iterable[str]) -> list[Header]:
-    """Describe the parts of stacked tensors as tensors of their own, if the expected names are those of single experts.
+def with_single_experts(uri: str, entries: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
+    """Describe the parts of stacked tensors of one object as tensors of their own.
 
     Raises:
         MalformedCheckpoint: a checkpoint has stacked and single tensors of a layer.
     """
-    if not any(f"{SINGLE}experts." in name for name in expected_names):
-        return list(headers)
-    return [replace(header, entries=_split(header)) for header in headers]
-
-
-def _split(header: Header) -> Mapping[str, TensorEntry]:
-    entries: dict[str, TensorEntry] = {}
-    for name, entry in header.entries.items():
+    single: dict[str, TensorEntry] = {}
+    for name, entry in entries.items():
         for part, found in _parts(name, entry):
-            if part in entries or (part != name and part in header.entries):
-                raise MalformedCheckpoint(header.file.source.uri, entry.file, f"{part!r} is in {name!r} too.")
-            entries[part] = found
-    return entries
+            if part in single or (part != name and part in entries):
+                raise MalformedCheckpoint(uri, entry.file, f"{part!r} is in {name!r} too.")
+            single[part] = found
+    return single
 
 
 def _parts(name: str, entry: TensorEntry) -> Iterable[tuple[str, TensorEntry]]:

@@ -18,9 +18,9 @@ from service.models.config import HubConfig
 from service.models.decoder import Decoder
 from service.models.families.whisper import read_config
 from service.models.weight_shapes import weight_shapes
+from service.models.weight_spec import bare_name
 from service.observability.model_metrics import ModelMetrics
 from service.weights.assembly import assemble_weights
-from service.weights.headers import bare_name
 from tests.parity.whisper_cases import CONFIG, NUM_POSITIONS, features, tensors
 
 MAX_TOKENS = 12

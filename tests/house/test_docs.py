@@ -89,6 +89,15 @@ def test_every_file_and_folder_that_the_architecture_names_exists():
     assert [path for path in sorted(named) if not any((root / path).exists() for root in roots)] == []
 
 
+def test_the_ten_questions_of_a_newcomer_lead_to_what_exists():
+    rows = re.findall(r"^\| ([a-z].*) \| (`.*`) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert len(rows) == 10
+    answers = {question: re.findall(r"`([^`]+)`", answer) for question, answer in rows}
+    missing = [path for paths in answers.values() for path in paths if not (ROOT / "service" / path).exists()]
+    assert missing == []
+    assert all(answers.values())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
 def test_every_source_file_that_a_page_names_exists(page: Path):
     sources = {path for path in named_paths(page.read_text()) if path.endswith(".py")}
@@ -125,7 +134,7 @@ def named_targets(page: str) -> set[str]:
     """The targets of every `make …` in code: inline, and as a command of a shell block."""
     code = re.findall(r"`([^`\n]+)`", FENCED.sub("", page))
     code += [line for kind, text in FENCED.findall(page) if kind in ("", "bash") for line in text.splitlines()]
-    words = [word for line in code for call in re.findall(r"\bmake +([^#&|;]+)", line) for word in call.split()]
+    words = [word for line in code for call in re.findall(r"\bmake +([^#&|;\"]+)", line) for word in call.split()]
     return {word for word in words if re.fullmatch(r"[\w./-]+", word)}
 
 

@@ -8,7 +8,7 @@ import pytest
 from service.errors import MalformedCheckpoint
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
-from service.weights.safetensors import check_tensors
+from service.weights.headers import check_tensors
 from tests.parity.family_cases import FAMILY_CASES
 
 CASE = next(case for case in FAMILY_CASES if case.name == "mixtral")

@@ -14,7 +14,7 @@ from service.device.mesh import DeviceMesh
 from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.weights.assembly import assemble_weights
-from service.weights.safetensors import check_tensors
+from service.weights.headers import check_tensors
 from tests.levanter_run import implicit_promotion, levanter_logits
 from tests.parity.cases import NUM_TOKENS, VOCAB_SIZE
 from tests.parity.family_cases import draw

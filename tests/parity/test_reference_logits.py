@@ -16,9 +16,9 @@ from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
+from service.models.weight_spec import bare_name
 from service.weights.assembly import assemble_weights
-from service.weights.headers import bare_name
-from service.weights.safetensors import check_tensors
+from service.weights.headers import check_tensors
 from tests.models.whole_step import WholeStep
 from tests.parity.cases import CASES, Case
 from tests.parity.family_cases import FAMILY_CASES, FamilyCase

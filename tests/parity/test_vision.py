@@ -13,7 +13,7 @@ from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.models.vision import patch_positions
 from service.weights.assembly import assemble_weights
-from service.weights.safetensors import check_tensors
+from service.weights.headers import check_tensors
 from tests.parity.vision_cases import (
     CONFIG,
     GRIDS,

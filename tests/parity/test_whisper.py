@@ -19,9 +19,9 @@ from service.models.decoder import Decoder
 from service.models.families.whisper import read_config
 from service.models.interface import LayerGroupInputs
 from service.models.speech import SpeechEncoding
+from service.models.weight_spec import bare_name
 from service.weights.assembly import assemble_weights
-from service.weights.headers import bare_name
-from service.weights.safetensors import check_tensors
+from service.weights.headers import check_tensors
 from tests.parity.whisper_cases import CONFIG, NUM_POSITIONS, REFERENCE_PATH, features, tensors, token_ids
 from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL
 

@@ -5,7 +5,7 @@ from service.errors import MalformedCheckpoint
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.models.weight_spec import TensorSource, WeightSpec
-from service.weights.safetensors import check_tensors
+from service.weights.headers import check_tensors
 from tests.parity.cases import CASES
 
 CASE = CASES[0]

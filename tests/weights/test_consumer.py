@@ -32,7 +32,7 @@ def pieces_of(folder: Path, content: bytes, specs: tuple[WeightSpec, ...]):
     with source.open_files(objects, objects, cache=None, progress=Progress()) as opened:
         [header] = read_headers(opened.files, opened.budget)
     assembly = Assembly(specs, None)
-    consumer = TensorConsumer(header, assembly, PackedWeights(specs, assembly), StagingMemory(2**20))
+    consumer = TensorConsumer(source.uri, header.entries, assembly, PackedWeights(assembly), StagingMemory(2**20))
     pieces = []
     for piece, data in consumer.pieces(Chunk(len(header.data), len(content)), BUFFER):
         data[:] = np.frombuffer(content[piece.start : piece.end], np.uint8)

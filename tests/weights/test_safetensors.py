@@ -12,7 +12,8 @@ from safetensors.numpy import save
 
 from service.errors import MalformedCheckpoint
 from service.models.stored.layers import StoredTensor
-from service.weights.safetensors import DTYPES, TensorEntry, check_dtype, header_size, merged, parse_header
+from service.weights.headers import check_dtype, merged
+from service.weights.safetensors import DTYPES, TensorEntry, header_size, parse_header
 
 URI = "gs://bucket/model"
 

@@ -17,8 +17,8 @@ from service.storage.location import parse_location
 from service.storage.retry import RetryBudget
 from service.storage.source import open_source
 from service.weights import safetensors
-from service.weights.headers import read_headers
-from service.weights.safetensors import TensorEntry, check_dtype, header_size, merged, parse_header
+from service.weights.headers import check_dtype, merged, read_headers
+from service.weights.safetensors import TensorEntry, header_size, parse_header
 from tests.stored import quick_limits
 
 URI, FILE = "gs://bucket/model", "m.safetensors"

@@ -24,7 +24,7 @@ from service.storage import open_files
 from service.storage.location import parse_location
 from service.storage.source import open_source
 from service.weights import stream
-from service.weights.stream import StreamedWeights, WeightTarget, stream_weights
+from service.weights.stream import StreamedWeights, stream_weights
 from tests.checkpoint.streamed import DTYPE, SHARDS, SPECS, TENSORS, Loader, made_at_once, same_weights
 from tests.fault_proxy import Fault
 from tests.gcs import GcsBucket
@@ -37,8 +37,7 @@ def streamed(folder: Path, specs: tuple[WeightSpec, ...] = SPECS, progress: Prog
     objects = source.list()
     progress = progress or Progress()
     with source.open_files(objects, objects, cache=None, progress=progress) as opened:
-        target = WeightTarget(specs, None, max_staging_bytes=2**20)
-        return stream_weights(target, opened.files, progress, opened.budget)
+        return stream_weights(specs, opened, max_staging_bytes=2**20)
 
 
 def plain(name: str, size: int) -> WeightSpec:
@@ -219,8 +218,7 @@ def to_the_device(
     source, objects = located.weights.source, located.weights.objects
     chosen = [info for info in objects if info.name in SHARDS]
     with source.open_files(objects, chosen, cache=None, progress=Progress(), cancelled=cancelled) as opened:
-        target = WeightTarget(SPECS, mesh, max_staging_bytes)
-        return stream_weights(target, opened.files, opened.progress, opened.budget)
+        return stream_weights(SPECS, opened, mesh=mesh, max_staging_bytes=max_staging_bytes)
 
 
 def test_slices_come_side_by_side_as_far_as_there_is_host_memory(loader: Loader, gcs_bucket: GcsBucket, monkeypatch):

@@ -5,14 +5,13 @@ Then the weight is unpacked, some rows at a time, and written as if the checkpoi
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from service.errors import UnquantizableWeights
 from service.models.stored.layers import StoredTensor
-from service.models.weight_spec import TensorSource, WeightSpec
+from service.models.weight_spec import TensorSource
 from service.weights.assembly import Assembly
 from service.weights.cast import cast_into
 from service.weights.packed.unpack import UnreadableWeight, unpacked_rows
@@ -26,7 +25,6 @@ class _Weight:
     source: TensorSource
     num_missing: int  # elements of all its tensors
     collected: dict[str, np.ndarray] = field(default_factory=dict)  # by tensor, of shape [n]
-    fault: tuple[str, str] | None = None  # a tensor and the reason why it is invalid
 
 
 class PackedWeights:
@@ -34,25 +32,23 @@ class PackedWeights:
 
     def __init__(
         self,
-        specs: Iterable[WeightSpec],
         assembly: Assembly,
         release: Callable[[np.ndarray], None] = lambda array: None,
     ) -> None:
         """Index the packed tensors.
 
         Args:
-            specs: the weights of the model, packed or not.
-            assembly: receives the unpacked rows.
+            assembly: of the weights, packed or not; receives the unpacked rows.
             release: called, from any thread, with each buffer that is no longer used.
         """
         self._assembly, self._release = assembly, release
         self._lock = threading.Lock()
-        self._weights: dict[str, _Weight] = {}
         self._users: dict[str, tuple[_Weight, StoredTensor]] = {}
-        sources = {source.name: source for spec in specs for source in spec.sources if source.packing is not None}
-        for name, source in sources.items():
-            num_elements = sum(int(np.prod(part.shape)) for part in source.stored)
-            weight = self._weights[name] = _Weight(source, num_elements)
+        sources = {
+            source.name: source for spec in assembly.specs for source in spec.sources if source.packing is not None
+        }
+        for source in sources.values():
+            weight = _Weight(source, sum(int(np.prod(part.shape)) for part in source.stored))
             self._users |= {part.name: (weight, part) for part in source.stored}
 
     def __contains__(self, tensor: str) -> bool:
@@ -95,19 +91,6 @@ class PackedWeights:
                 return
         self._unpack(weight)
 
-    def check(self, uri: str, tensors: Collection[str]) -> None:
-        """Check the weights whose tensors are all valid.
-
-        Raises:
-            UnquantizableWeights: a tensor contradicts the configuration, or 8 bits cannot represent a row.
-        """
-        for name, weight in self._weights.items():
-            if not all(part.name in tensors for part in weight.source.stored):
-                continue
-            if weight.fault is not None:
-                raise UnquantizableWeights(uri, *weight.fault)
-            self._assembly.check(uri, [name])
-
     def _unpack(self, weight: _Weight) -> None:
         source, collected = weight.source, weight.collected
         assert source.packing is not None, "only packed weights are collected"
@@ -118,8 +101,9 @@ class PackedWeights:
                 self._assembly.write(source.name, first, rows.reshape(-1))
                 first += rows.size
         except UnreadableWeight as error:
-            # The checksum is not known yet: if the bytes are corrupt, they are fetched again. See `check`.
-            weight.fault = next(part.name for part in source.stored if part.role == error.role), str(error)
+            # The checksum is not known yet: if the bytes are corrupt, they are fetched again. See `Assembly.check`.
+            tensor = next(part.name for part in source.stored if part.role == error.role)
+            self._assembly.add_fault(source.name, tensor, str(error))
             missing = int(np.prod(source.shape)) - first
             self._assembly.write(source.name, first, np.zeros(missing, np.float32))
         weight.collected = {}

@@ -11,7 +11,7 @@ from service.storage.location import parse_location
 from service.storage.source import open_source
 from service.weights.headers import read_headers
 from service.weights.safetensors import TensorEntry
-from service.weights.stream import WeightTarget, stream_weights
+from service.weights.stream import stream_weights
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -29,8 +29,8 @@ def entries_of(folder: Path, content: bytes) -> Mapping[str, TensorEntry]:
 def weights_of(folder: Path, content: bytes, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Return weights that are streamed from a file, as float32."""
     with _opened(folder, content) as opened:
-        target = WeightTarget(tuple(map(spec_of, shapes, shapes.values())), None, max_staging_bytes=2**20)
-        return stream_weights(target, opened.files, Progress(), opened.budget).weights
+        specs = tuple(map(spec_of, shapes, shapes.values()))
+        return stream_weights(specs, opened, max_staging_bytes=2**20).weights
 
 
 def _opened(folder: Path, content: bytes):
