@@ -31,8 +31,8 @@ def read_updates(
         adapter: the adapter.
         specs: the weights of the model.
         limits: the resources of the load.
-        max_rank: the limit on ranks; None for none.
-        slot_dtype: of the slot that the adapter is for; None if it is merged into the weights.
+        max_rank: of the slot that the adapter is for; None if it is merged into the weights.
+        slot_dtype: of that slot.
 
     Raises:
         RefusedAdapter: the adapter is of another model, of a kind that is not served, or not finite.
@@ -47,17 +47,15 @@ def read_updates(
         cancelled=limits.cancelled,
     ) as opened:
         [header] = read_headers(opened.files, opened.budget)
-        layers = match_tensors(adapter, header.entries, specs, max_rank, is_merged=slot_dtype is None)
+        layers = match_tensors(adapter, header.entries, specs, max_rank)
         target = WeightTarget(tuple(s for layer in layers for s in layer.specs), None, limits.max_staging_bytes)
         streamed = stream_weights(target, opened.files, opened.progress, opened.budget)
         opened.cache_copies(streamed.file_sums, streamed.disk_fault)
     opened.release()
     # All arrays are parts of one allocation, which ends with the last of them.
     arrays = {name: np.asarray(array) for name, array in streamed.weights.items()}
-    dtypes = {source.name: spec.dtype for spec in specs for source in spec.sources}
-    updates = {
-        layer.tensor.name: _update(adapter, layer, arrays, slot_dtype or dtypes[layer.tensor.name]) for layer in layers
-    }
+    dtypes = {source.name: slot_dtype or spec.dtype for spec in specs for source in spec.sources}
+    updates = {layer.tensor.name: _update(adapter, layer, arrays, dtypes[layer.tensor.name]) for layer in layers}
     if slot_dtype is not None:
         _check_elements(adapter, updates, slot_dtype)
     facts = {"uri": adapter.uri, "base": adapter.config.base, "layers": len(layers)}

@@ -49,8 +49,6 @@ def match_tensors(
     entries: Mapping[str, TensorEntry],
     specs: Sequence[WeightSpec],
     max_rank: int | None = None,
-    *,
-    is_merged: bool = True,
 ) -> list[LayerUpdate]:
     """Match an adapter's tensors with the layers of a model.
 
@@ -58,8 +56,7 @@ def match_tensors(
         adapter: the adapter.
         entries: the header of its file.
         specs: the weights of the model.
-        max_rank: the limit on ranks; None for none.
-        is_merged: whether weights are updated, and not products with them.
+        max_rank: of the slot that the adapter is for; None if it is merged into the weights.
 
     Raises:
         RefusedAdapter: a tensor is of another model, lacks its partner, or is not an update of a linear layer.
@@ -74,7 +71,7 @@ def match_tensors(
         tensor = layers.get(bare_name(f"{module}{SUFFIX}"))
         if tensor is None:
             raise RefusedAdapter(adapter.uri, WEIGHTS, f"{PREFIX}{module}", _unserved(adapter, module, others))
-        if tensor.is_int8 and is_merged:
+        if tensor.is_int8 and max_rank is None:
             reason = f"the checkpoint stores {tensor.name!r} in int8, which takes no update. Merge before quantizing"
             raise RefusedAdapter(adapter.uri, WEIGHTS, f"{PREFIX}{module}", reason)
         rank = adapter.config.rank_of(module)
