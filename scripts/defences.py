@@ -128,6 +128,10 @@ DEFENCES = (
             "test_what_is_no_adapter_of_this_catalogue_is_refused_with_the_reason"),
     Defence("T35", "service/api/http/form.py", "max_fields=MAX_FIELDS", "max_fields=2**31",
             "tests/api/http/test_form.py::test_what_is_no_form_with_one_file_is_refused"),
+    Defence("T36", "service/engine/schedule/pages.py", "parts = (salt, adapter)", "parts = (salt,)",
+            "tests/engine/schedule/test_adapter_slots.py::test_prefixes_are_found_with_the_same_adapter_alone"),
+    Defence("T37", "service/checkpoint/adapters/locate.py", "if sizes[name] > limit:", "if False:",
+            "tests/checkpoint/adapters/test_read.py::test_a_file_that_is_too_large_is_refused_before_it_is_read"),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The table of docs/memory.md: which model fits on which device, by the planner that a start uses.
+"""The tables of docs/memory.md: which model fits on which device, by the planner that a start uses, and adapters.
 
 Source of model sizes: `config.json` on https://huggingface.co of meta-llama/Llama-3.2-1B and Llama-3.1-8B,
 Qwen/Qwen3-4B, Qwen3-14B, Qwen3-32B and Qwen3-30B-A3B, google/gemma-3-4b-pt (its `text_config`), openai/gpt-oss-20b.
@@ -14,13 +14,16 @@ from service.device.memory import ACCELERATOR_FRACTION, usable_memory_bytes
 from service.device.mesh import DeviceMesh
 from service.engine.shapes import EngineShapes
 from service.errors import DoesNotFit
+from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
+from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.settings import Settings
-from service.start.dtype import choose_formats
+from service.start.dtype import BFLOAT16, choose_formats
 from service.start.kinds.engine_spec import choose_shapes
 
 NUM_SEQS = (16, 64)
 KV_DTYPES = ("auto", "int8")
+RANKS = (8, 16, 64)
 
 
 @dataclass(frozen=True)
@@ -163,3 +166,15 @@ def _row(model: str, kv_dtype: str, num_seqs: int) -> str:
 def _cell(model: str, device: str, num_seqs: int, kv_dtype: str) -> str:
     shapes = fitting_shapes(model, device, num_seqs, kv_dtype)
     return "–" if shapes is None else f"{shapes.max_model_len:,}; {shapes.num_pages * shapes.page_size:,}"
+
+
+def adapters_table() -> str:
+    """Return a row for each model with the megabytes of one slot, a column for each rank."""
+    head = [f"| model | {' | '.join(f'rank {rank}' for rank in RANKS)} |", "|---|" + "---:|" * len(RANKS)]
+    return "\n".join([*head, *(f"| {model} | {' | '.join(_slot_cells(model))} |" for model in MODELS)])
+
+
+def _slot_cells(model: str) -> list[str]:
+    specs = decoder_weight_specs(read_config(model, MODELS[model]), BFLOAT16)
+    slots = (adapter_specs(specs, AdapterShapes(1, rank), BFLOAT16) for rank in RANKS)
+    return [f"{slot_bytes(slot) / 1e6:,.0f}" for slot in slots]

@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-from scripts.memory_table import memory_table
+from scripts.memory_table import adapters_table, memory_table
 from scripts.support_table import support_tables
 from service.server.service import Service
 from service.settings import Settings
@@ -45,7 +45,7 @@ def documents() -> dict[Path, str]:
         readme: replaced(readme.read_text(), "settings", readme_table()),
         architecture: replaced(architecture.read_text(), "start graph", start_table()),
         openai: replaced(openai.read_text(), "support", support_tables()),
-        memory: replaced(memory.read_text(), "memory", memory_table()),
+        memory: replaced(replaced(memory.read_text(), "memory", memory_table()), "adapters", adapters_table()),
         ROOT / ".env.example": env_example(),
     }
 

@@ -32,7 +32,7 @@ class ListedAdapters:
             has_slots: whether base models have slots for adapters.
         """
         self._uri, self._read_base, self._has_slots = uri, read_base, has_slots
-        self._bases: dict[tuple[str, str], str | None] = {}  # by name and version
+        self._bases: dict[tuple[str, str], str | None] = {}  # by name and version; None for one that is refused
 
     def entries(
         self, adapters: Sequence[ListedModel], models: Sequence[ModelEntry], described: Sequence[ModelEntry]
@@ -49,14 +49,19 @@ class ListedAdapters:
         taken = {hyphenated(name) for entry in models for name in entry.names}
         index, found = NameIndex(models), []
         for adapter in adapters:
+            base_name = self._bases[(adapter.name, adapter.version)]
+            if base_name is None:
+                continue
             if hyphenated(adapter.name) in taken:
                 logger.warning("an adapter has the name of a model", extra={"adapter": adapter.name})
                 continue
-            if (base := self._find(adapter, index, models)) is not None:
-                uri = f"{self._uri}/{adapter.name}" + ("" if adapter.step is None else f"/step-{adapter.step}")
-                inherited = replace(base, name=adapter.name, aliases=(), is_preloaded=False, keeps_loaded=False)
-                options = own.get(hyphenated(adapter.name), inherited)
-                found.append(adapter_entry(options, base, uri, adapter.version, has_slots=self._has_slots))
+            if (base := _base_among(index, base_name)) is None:
+                facts = {"adapter": adapter.name, "base": base_name}
+                logger.warning("the base model of an adapter is not served", extra=facts)
+                continue
+            uri = f"{self._uri}/{adapter.name}" + ("" if adapter.step is None else f"/step-{adapter.step}")
+            options = own.get(hyphenated(adapter.name), _options_of(base, adapter.name))
+            found.append(adapter_entry(options, base, uri, adapter.version, has_slots=self._has_slots))
         return found
 
     def entry_of(self, name: str, uri: str, models: Sequence[ModelEntry]) -> ModelEntry:
@@ -66,12 +71,13 @@ class ListedAdapters:
             CheckpointError: there is no adapter, or it is not served, or its base is not.
         """
         base_name = self._read_base(uri)
-        base = None if base_name is None else _base_among(base_name, NameIndex(models), models)
+        base = None if base_name is None else _base_among(NameIndex(models), base_name)
         if base is None:
             reason = f"is {base_name!r}, which is no model of this catalogue"
             raise RefusedAdapter(uri, CONFIG, "base_model_name_or_path", reason)
-        inherited = replace(base, name=name, aliases=(), is_preloaded=False, keeps_loaded=False)
-        return adapter_entry(inherited, base, uri, version=f"{time.time_ns()}", has_slots=self._has_slots)
+        # A version of its own, so that files that were replaced are read again.
+        version, has_slots = str(time.time_ns()), self._has_slots
+        return adapter_entry(_options_of(base, name), base, uri, version, has_slots=has_slots)
 
     def _read_new(self, adapters: Sequence[ListedModel]) -> None:
         keys = {(adapter.name, adapter.version): f"{self._uri}/{adapter.name}" for adapter in adapters}
@@ -81,21 +87,12 @@ class ListedAdapters:
             self._bases |= dict(zip(new, pool.map(self._base_of, new.values()), strict=True))
 
     def _base_of(self, uri: str) -> str | None:
+        """Return the name of an adapter's base, empty if it names none; None if the adapter is refused."""
         try:
-            return self._read_base(uri)
+            return self._read_base(uri) or ""
         except CheckpointError as error:
             logger.warning("skipping an adapter of the catalogue", extra={"reason": str(error)})
             return None
-
-    def _find(self, adapter: ListedModel, index: NameIndex, models: Sequence[ModelEntry]) -> ModelEntry | None:
-        """Return the base model: the one of this address, of this name, or of the last part of the name."""
-        base = self._bases[(adapter.name, adapter.version)]
-        if base is None:
-            return None
-        if (found := _base_among(base, index, models)) is not None:
-            return found
-        logger.warning("the base model of an adapter is not served", extra={"adapter": adapter.name, "base": base})
-        return None
 
 
 def adapter_entry(options: ModelEntry, base: ModelEntry, uri: str, version: str, *, has_slots: bool) -> ModelEntry:
@@ -124,15 +121,20 @@ def adapter_entry(options: ModelEntry, base: ModelEntry, uri: str, version: str,
     return replace(entry, has_slot=True, is_preloaded=False, keeps_loaded=False)
 
 
-def _base_among(base: str, index: NameIndex, models: Sequence[ModelEntry]) -> ModelEntry | None:
+def _options_of(base: ModelEntry, name: str) -> ModelEntry:
+    """Return the options of a base for its adapter, but for what concerns its stay in memory."""
+    return replace(base, name=name, aliases=(), is_preloaded=False, keeps_loaded=False)
+
+
+def _base_among(models: NameIndex, base: str) -> ModelEntry | None:
     """Return the model of this address, of this name, or of the last part of the name."""
     address = base.rstrip("/")
-    for entry in models:
+    for entry in models.entries:
         if entry.uri.rstrip("/") in (address, f"hf://{address}"):
             return entry
     for name in (address, address.rpartition("/")[2]):
         try:
-            return index.find(name)
+            return models.find(name)
         except (UnknownModel, AmbiguousModel):
             continue
     return None

@@ -53,7 +53,7 @@ class Catalogue:
         self._lock = threading.Lock()  # of those that follow
         self._models: Sequence[ModelEntry] = () if listing is not None else self._described
         self._added: dict[str, ModelEntry] = {}  # by an operator
-        self._index = NameIndex(()) if listing is not None else self._select(self._models)
+        self._index = NameIndex(()) if listing is not None else NameIndex(self._select(self._models))
 
     @property
     def entries(self) -> tuple[ModelEntry, ...]:
@@ -68,15 +68,16 @@ class Catalogue:
     def find(self, name: str) -> ModelEntry:
         return self._index.find(name)
 
-    def adapter_of(self, name: str, path: str) -> ModelEntry:
+    def adapter_of(self, name: str, path: str, *, in_place: bool = False) -> ModelEntry:
         """Return the entry of an adapter in the folder of the catalogue, for `add`. Blocks.
 
         Args:
             name: what requests will name.
             path: its address, or its path below that of the catalogue.
+            in_place: as for `add`.
 
         Raises:
-            InvalidParameter: the name is malformed, or the path does not lead into the catalogue.
+            InvalidParameter: the name is malformed or taken, or the path does not lead into the catalogue.
             CheckpointError: there is no adapter, or it is not served, or its base is not.
         """
         if self._adapters is None or not self._has_slots:
@@ -84,31 +85,44 @@ class Catalogue:
             raise InvalidParameter(f"'lora_path' {reason}", param="lora_path")
         if (fault := name_fault(name)) is not None:
             raise InvalidParameter(f"'lora_name' {fault}.", param="lora_name")
+        self._check_is_free(name, in_place=in_place)
         inside = path.removeprefix(f"{self._uri}/").rstrip("/")
         if inside.startswith("/") or "://" in inside or name_fault(inside) is not None:
             message = f"'lora_path' must lead to a folder inside the catalogue ({self._uri}), without '..'."
             raise InvalidParameter(message, param="lora_path")
-        return self._adapters.entry_of(name, f"{self._uri}/{inside}", self._models)
+        bases = [entry for entry in self._index.entries if entry.base is None]
+        return self._adapters.entry_of(name, f"{self._uri}/{inside}", bases)
 
-    def add(self, entry: ModelEntry) -> None:
+    def add(self, entry: ModelEntry, *, in_place: bool = False) -> ModelEntry | None:
         """Add an adapter, until the process ends or `remove`.
 
+        Args:
+            entry: the adapter's.
+            in_place: whether it takes the place of one that was added under its name, which is returned.
+
         Raises:
-            InvalidParameter: a model has its name.
+            InvalidParameter: its name is taken.
         """
         with self._lock:
-            taken = {hyphenated(name) for other in self._index.entries for name in other.names}
-            if hyphenated(entry.name) in taken:
-                raise InvalidParameter(f"A model named {entry.name!r} is served already.", param="lora_name")
+            self._check_is_free(entry.name, in_place=in_place)
+            older = self._added.get(entry.name)
             self._added[entry.name] = entry
-            self._index = self._select([*self._models, *self._added.values()])
+            self._index = self._indexed()
+        return older
 
     def remove(self, name: str) -> ModelEntry | None:
         """Remove an adapter that was added, and return its entry; None if none of this name was."""
         with self._lock:
             entry = self._added.pop(name, None)
-            self._index = self._select([*self._models, *self._added.values()])
+            if entry is not None:
+                self._index = self._indexed()
         return entry
+
+    def _check_is_free(self, name: str, *, in_place: bool) -> None:
+        replaced = self._added.get(name) if in_place else None
+        others = (entry for entry in self._index.entries if entry is not replaced)
+        if hyphenated(name) in {hyphenated(other) for entry in others for other in entry.names}:
+            raise InvalidParameter(f"A model named {name!r} is served already.", param="lora_name")
 
     def refresh(self) -> None:
         """List the models again, and the runs whose newest step is followed.
@@ -135,8 +149,16 @@ class Catalogue:
             self._models = models
             # A model that was uploaded meanwhile comes before an adapter that an operator added under its name.
             taken = {hyphenated(name) for entry in models for name in entry.names}
-            self._added = {name: entry for name, entry in self._added.items() if hyphenated(name) not in taken}
-            self._index = self._select([*models, *self._added.values()])
+            served = {entry.name for entry in self._select(models)}
+            added = self._added
+            self._added = {n: e for n, e in added.items() if hyphenated(n) not in taken and e.base in served}
+            self._index = self._indexed()
+        if dropped := sorted(added.keys() - self._added.keys()):
+            facts = {"adapters": dropped}
+            logger.warning("adapters lost their base or their name to a change of the catalogue", extra=facts)
+
+    def _indexed(self) -> NameIndex:
+        return NameIndex([*self._select(self._models), *self._added.values()])
 
     def _described_adapter(self, entry: ModelEntry, models: Sequence[ModelEntry]) -> ModelEntry:
         """Return an entry that names its base."""
@@ -166,10 +188,11 @@ class Catalogue:
                 return replace(entry, step=newest.step, version=newest.version)
         return replace(entry, step=before.step, version=before.version)
 
-    def _select(self, entries: Sequence[ModelEntry]) -> NameIndex:
-        index = NameIndex(entries)
+    def _select(self, entries: Sequence[ModelEntry]) -> Sequence[ModelEntry]:
+        """Return the models to serve, of all."""
         if not self._selected:
-            return index
+            return entries
+        index = NameIndex(entries)
         selected: dict[str, ModelEntry] = {}
         for name in self._selected:
             try:
@@ -181,9 +204,7 @@ class Catalogue:
             names = entry.names if name in entry.names else (*entry.names, name)
             selected[entry.name] = replace(entry, aliases=names[1:], is_preloaded=True)
         # Without its base, an adapter has no slot to take.
-        return NameIndex(
-            replace(entry, has_slot=entry.has_slot and entry.base in selected) for entry in selected.values()
-        )
+        return [replace(entry, has_slot=entry.has_slot and entry.base in selected) for entry in selected.values()]
 
 
 def merged(described: Sequence[ModelEntry], uri: str, listed: Sequence[ListedModel]) -> list[ModelEntry]:

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ListedModel, ModelEntry
 from service.catalogue.sources import catalogue_of_settings
-from service.errors import RefusedAdapter, UnknownModel
+from service.errors import InvalidParameter, RefusedAdapter, UnknownModel
 from service.settings import Settings
 
 
@@ -28,8 +29,8 @@ class Adapters:
             raise RefusedAdapter(uri, "adapter_config.json", "use_dora", "DoRA is not served")
         return self.bases[name]
 
-    def catalogue(self, *described: ModelEntry) -> Catalogue:
-        made = Catalogue(described, uri="gs://b", listing=lambda: self.models, read_base=self.base_of)
+    def catalogue(self, *described: ModelEntry, **options: Any) -> Catalogue:
+        made = Catalogue(described, uri="gs://b", listing=lambda: self.models, read_base=self.base_of, **options)
         made.refresh()
         return made
 
@@ -59,7 +60,7 @@ def test_an_adapter_without_a_base_that_is_served_is_named_and_left_out(caplog: 
     with pytest.raises(UnknownModel):
         catalogue.find("stray")
     reasons = [record.__dict__.get("reason", record.__dict__.get("base")) for record in caplog.records]
-    assert "org/absent" in reasons
+    assert {"org/absent", ""} <= set(reasons)
     assert any("DoRA is not served" in str(reason) for reason in reasons)
 
 
@@ -102,6 +103,46 @@ def test_the_newest_adapter_of_a_run_is_loaded():
     adapters = Adapters(run="org/base")
     adapters.models[-1] = ListedModel("run", "v1", 7, is_adapter=True)
     assert adapters.catalogue().find("run").adapter_uri == "gs://b/run/step-7"
+
+
+def test_an_operators_adapter_is_served_while_its_base_is_and_no_model_takes_its_name():
+    adapters = Adapters(listed="org/base", late="org/base")
+    adapters.models.pop()  # it lies deeper than a listing looks
+    catalogue = adapters.catalogue(has_slots=True)
+    entry = catalogue.adapter_of("help", "late")
+    assert (entry.base, entry.adapter_uri, entry.has_slot) == ("org-base", "gs://b/late", True)
+    assert catalogue.add(entry) is None
+    catalogue.refresh()
+    assert catalogue.find("help") == entry
+    newer = catalogue.adapter_of("help", "gs://b/late/", in_place=True)
+    assert catalogue.add(newer, in_place=True) == entry
+    assert catalogue.remove("listed") is None
+    adapters.models.append(ListedModel("help", "v0", None))
+    catalogue.refresh()
+    assert catalogue.find("help").adapter_uri is None
+    catalogue.add(catalogue.adapter_of("assist", "late"))
+    del adapters.models[0]
+    catalogue.refresh()
+    assert {name for entry in catalogue.entries for name in entry.names} == {"other", "help"}
+
+
+@pytest.mark.parametrize("name", ["listed", "org/base", "a,b", "../a", "", "a" * 201, "a\n"])
+def test_an_operators_adapter_takes_no_name_that_is_taken_or_none(name: str):
+    catalogue = Adapters(listed="org/base").catalogue(has_slots=True)
+    for in_place in (False, True):
+        with pytest.raises(InvalidParameter) as refused:
+            catalogue.adapter_of(name, "listed", in_place=in_place)
+        assert refused.value.param == "lora_name"
+
+
+def test_an_operators_adapter_needs_a_base_among_the_models_that_are_served():
+    adapters = Adapters(one="org/base", two="other", three="org/absent", of_adapter="one")
+    catalogue = adapters.catalogue(has_slots=True, selected=("org-base",))
+    catalogue.add(catalogue.adapter_of("late", "one"))
+    assert {entry.name for entry in catalogue.entries} == {"org-base", "late"}
+    for path in ("two", "three", "of_adapter"):
+        with pytest.raises(RefusedAdapter, match=r"base_model_name_or_path: is '.*', which is no model"):
+            catalogue.adapter_of("later", path)
 
 
 def test_a_folder_of_models_and_adapters_is_one_catalogue(tmp_path: Path):

@@ -134,12 +134,13 @@ def named_targets(page: str) -> set[str]:
     """The targets of every `make …` in code: inline, and as a command of a shell block."""
     code = re.findall(r"`([^`\n]+)`", FENCED.sub("", page))
     code += [line for kind, text in FENCED.findall(page) if kind in ("", "bash") for line in text.splitlines()]
-    words = [word for line in code for call in re.findall(r"\bmake +([^#&|;\"]+)", line) for word in call.split()]
+    bare = [re.sub(r'"[^"]*"', "", line) for line in code]  # a value in quotes names no target
+    words = [word for line in bare for call in re.findall(r"\bmake +([^#&|;]+)", line) for word in call.split()]
     return {word for word in words if re.fullmatch(r"[\w./-]+", word)}
 
 
 def test_targets_are_found_in_prose_and_in_blocks():
-    page = "Run `make fix` or:\n```bash\nA=b make test check  # both\nmake image ACCELERATOR=x && make smoke\n```\n"
+    page = 'Run `make fix` or:\n```bash\nA=b make test check  # both\nmake image A="x y" && make smoke\n```\n'
     assert named_targets(page) == {"fix", "test", "check", "image", "smoke"}
     assert make_targets("test: .venv/dev\n\tx\nUV := y\n") == {"test"}
 

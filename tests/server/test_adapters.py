@@ -1,7 +1,10 @@
 """Adapters as users have them: folders beside their base in a catalogue, and vLLM's routes, in one service."""
 
+import asyncio
 import json
+import os
 import shutil
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -45,7 +48,14 @@ def catalogue(tmp_path_factory):
         save_adapter(folder / f"tuned-{number}", number)
     save_adapter(folder / "wide", 5, rank=9)
     save_adapter(folder / "broken", 6, poison=np.nan)
-    save_adapter(folder / "apart" / "deep" / "late", 7)  # below what a listing finds
+    deep = folder / "apart" / "deep"  # below what a listing finds
+    save_adapter(deep / "late", 7)
+    save_adapter(deep / "stranger", 9, base="someone/else")
+    save_adapter(deep / "silent", 9, lora_alpha=0)
+    save_adapter(deep / "decomposed", 9, use_dora=True)
+    save_adapter(deep / "misshapen", 9, r=3)
+    os.truncate(save_adapter(deep / "huge", 9) / "adapter_model.safetensors", 5_000_000_000)  # of no blocks
+    os.truncate(save_adapter(deep / "torn", 9) / "adapter_model.safetensors", 1000)
     save_adapter(folder.parent / "outside", 8)
     (folder / "models.yaml").write_text(
         f"models:\n  - name: described\n    adapter: {folder.parent / 'outside'}\n    base: base\n"
@@ -86,6 +96,10 @@ def admin(service, path, **body):
     return httpx.post(f"{service.url}/v1/{path}", json=body, headers=ADMIN, timeout=120)
 
 
+def stats(service):
+    return httpx.get(f"{service.url}/admin/stats", headers=ADMIN).json()
+
+
 def models(service):
     return {model["id"]: model for model in httpx.get(f"{service.url}/v1/models").json()["data"]}
 
@@ -100,8 +114,7 @@ def test_adapters_are_models_with_their_base_as_parent_and_each_answers_as_when_
         together = pool.map(lambda key: (key, text(service, *key)), [*alone] * 2)
         assert all(alone[key] == answer for key, answer in together)
     assert models(service)["base"]["state"] == "ready"
-    stats = httpx.get(f"{service.url}/admin/stats", headers=ADMIN).json()
-    assert 0 < stats["adapter_bytes"] <= 2_500_000
+    assert 0 < stats(service)["adapter_bytes"] <= 2_500_000
 
 
 def test_an_adapter_of_the_catalogues_folder_is_loaded_and_unloaded_by_an_operator(service, catalogue):
@@ -137,6 +150,12 @@ def test_an_adapter_of_the_catalogues_folder_is_loaded_and_unloaded_by_an_operat
         ("base", "adapter_config.json"),
         ("wide", "MAX_LORA_RANK is 8"),
         ("broken", "NaN"),
+        ("apart/deep/stranger", "base_model_name_or_path: is 'someone/else', which is no model of this catalogue"),
+        ("apart/deep/silent", "adapter_config.json: lora_alpha: is 0"),
+        ("apart/deep/decomposed", "use_dora: DoRA is not served"),
+        ("apart/deep/misshapen", "adapter_model.safetensors"),
+        ("apart/deep/huge", "is 5,000,000,000 bytes; the limit is 4,294,967,296"),
+        ("apart/deep/torn", "adapter_model.safetensors"),
     ],
 )
 def test_what_is_no_adapter_of_this_catalogue_is_refused_with_the_reason(service, path, reason):
@@ -144,6 +163,61 @@ def test_what_is_no_adapter_of_this_catalogue_is_refused_with_the_reason(service
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "lora_path")
     assert reason in answer.json()["error"]["message"]
     assert "refused" not in models(service)
+
+
+def test_an_adapter_that_is_refused_leaves_neither_bytes_nor_other_tokens_and_takes_nobodys_place(service):
+    assert admin(service, "load_lora_adapter", lora_name="kept", lora_path="apart/deep/late").status_code == 200
+    asked = [(name, prompt) for name in ("base", "kept") for prompt in PROMPTS]
+    before = [text(service, *key) for key in asked]
+    num_bytes = stats(service)["adapter_bytes"]
+    with ThreadPoolExecutor(4) as pool:
+        during = pool.map(lambda key: text(service, *key), asked)
+        for path in ("broken", "wide", "apart/deep/huge", "apart/deep/torn", "../outside"):
+            answer = admin(service, "load_lora_adapter", lora_name="kept", lora_path=path, load_inplace=True)
+            assert answer.status_code == 400
+        assert list(during) == before
+    assert [text(service, *key) for key in asked] == before
+    assert stats(service)["adapter_bytes"] == num_bytes
+    assert admin(service, "unload_lora_adapter", lora_name="kept").status_code == 200
+
+
+def test_a_folder_that_was_replaced_is_read_anew_and_never_mixed(service, catalogue, tmp_path):
+    before = text(service, "tuned-3", "Once")
+    newer = save_adapter(tmp_path / "newer", 13)
+    shutil.rmtree(catalogue / "tuned-3")
+    shutil.copytree(newer, catalogue / "tuned-3")
+    answer = admin(service, "load_lora_adapter", lora_name="expected", lora_path="tuned-3")
+    assert answer.status_code == 200, answer.text
+    expected = text(service, "expected", "Once")
+    assert admin(service, "unload_lora_adapter", lora_name="expected").status_code == 200
+    assert text(service, "tuned-3", "Once") in (before, expected)
+    assert before != expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_of_a_thousand_loads_at_once_each_is_answered_and_requests_go_on(service):
+    async def load(client: httpx.AsyncClient, number: int) -> int:
+        path = f"tuned-{number % 3}" if number % 2 else "broken"
+        body = {"lora_name": f"many-{number}", "lora_path": path}
+        return (await client.post("/v1/load_lora_adapter", json=body)).status_code
+
+    async def load_all() -> list[int]:
+        limits = httpx.Limits(max_connections=250)
+        async with httpx.AsyncClient(base_url=service.url, headers=ADMIN, limits=limits, timeout=300) as client:
+            return await asyncio.gather(*(load(client, number) for number in range(1000)))
+
+    expected = text(service, "tuned-1", "Yes")
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(asyncio.run, load_all())
+        while not answers.done():
+            assert text(service, "tuned-1", "Yes") == expected
+        outcomes = Counter(answers.result())
+    assert set(outcomes) <= {200, 400, 429}, outcomes
+    assert stats(service)["adapter_bytes"] <= 2_500_000
+    loaded = [name for name in models(service) if name.startswith("many-")]
+    assert len(loaded) == outcomes[200] > 0
+    assert all(admin(service, "unload_lora_adapter", lora_name=name).status_code == 200 for name in loaded)
 
 
 def test_a_listed_adapter_that_is_refused_fails_for_those_who_ask_for_it_alone(service):
@@ -203,7 +277,7 @@ def test_a_hundred_adapters_over_four_slots_are_each_read_once_and_all_answer(tm
             for name, answer in pool.map(lambda n: (f"a{n}", text(service, f"a{n}", "The sky is")), chosen):
                 answers.setdefault(name, set()).add(answer)
         assert all(len(same) == 1 for same in answers.values())
-        assert httpx.get(f"{service.url}/admin/stats", headers=ADMIN).json()["adapter_bytes"] > 0
+        assert stats(service)["adapter_bytes"] > 0
         lines = httpx.get(f"{service.url}/metrics").text.splitlines()
         [compiles] = [line for line in lines if line.startswith("levserve_xla_compiles_after_ready_total")]
         assert float(compiles.split()[-1]) == 0

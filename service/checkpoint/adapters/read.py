@@ -66,8 +66,8 @@ def read_updates(
         adapter: the adapter.
         specs: the weights of the model.
         limits: the resources of the load.
-        max_rank: the limit on ranks; None for none.
-        slot_dtype: of the slot that the adapter is for; None if it is merged into the weights.
+        max_rank: of the slot that the adapter is for; None if it is merged into the weights.
+        slot_dtype: of that slot.
 
     Raises:
         RefusedAdapter: the adapter is of another model, of a kind that is not served, or not finite.
@@ -82,17 +82,15 @@ def read_updates(
         cancelled=limits.cancelled,
     ) as opened:
         [header] = read_headers(opened.files, opened.budget)
-        layers = match_tensors(adapter, header.entries, specs, max_rank, is_merged=slot_dtype is None)
+        layers = match_tensors(adapter, header.entries, specs, max_rank)
         parts = [part for layer in layers for part in layer.specs]
         streamed = stream_weights(parts, opened, max_staging_bytes=limits.max_staging_bytes)
         opened.cache_copies(streamed.file_sums, streamed.disk_fault)
     opened.release()
     # All arrays are parts of one allocation, which ends with the last of them.
     arrays = {name: np.asarray(array) for name, array in streamed.weights.items()}
-    dtypes = {source.name: spec.dtype for spec in specs for source in spec.sources}
-    updates = {
-        layer.tensor.name: _update(adapter, layer, arrays, slot_dtype or dtypes[layer.tensor.name]) for layer in layers
-    }
+    dtypes = {source.name: slot_dtype or spec.dtype for spec in specs for source in spec.sources}
+    updates = {layer.tensor.name: _update(adapter, layer, arrays, dtypes[layer.tensor.name]) for layer in layers}
     if slot_dtype is not None:
         _check_elements(adapter, updates, slot_dtype)
     facts = {"uri": adapter.uri, "base": adapter.config.base, "layers": len(layers)}
@@ -132,8 +130,6 @@ def match_tensors(
     entries: Mapping[str, TensorEntry],
     specs: Sequence[WeightSpec],
     max_rank: int | None = None,
-    *,
-    is_merged: bool = True,
 ) -> list[LayerUpdate]:
     """Match an adapter's tensors with the layers of a model.
 
@@ -141,8 +137,7 @@ def match_tensors(
         adapter: the adapter.
         entries: the header of its file.
         specs: the weights of the model.
-        max_rank: the limit on ranks; None for none.
-        is_merged: whether weights are updated, and not products with them.
+        max_rank: of the slot that the adapter is for; None if it is merged into the weights.
 
     Raises:
         RefusedAdapter: a tensor is of another model, lacks its partner, or is not an update of a linear layer.
@@ -157,7 +152,7 @@ def match_tensors(
         tensor = layers.get(bare_name(f"{module}{SUFFIX}"))
         if tensor is None:
             raise RefusedAdapter(adapter.uri, WEIGHTS, f"{PREFIX}{module}", _unserved(adapter, module, others))
-        if tensor.is_int8 and is_merged:
+        if tensor.is_int8 and max_rank is None:
             reason = f"the checkpoint stores {tensor.name!r} in int8, which takes no update. Merge before quantizing"
             raise RefusedAdapter(adapter.uri, WEIGHTS, f"{PREFIX}{module}", reason)
         rank = adapter.config.rank_of(module)

@@ -34,12 +34,7 @@ class AdapterSlots:
 
     def can_hold(self, adapter: Adapter | None) -> bool:
         """Return whether a sequence with this adapter may run now."""
-        return (
-            adapter is None
-            or adapter.digest in self._slot_of
-            or bool(self._free)
-            or any(self._num_users[slot] == 0 for slot in self._slot_of.values())
-        )
+        return adapter is None or adapter.digest in self._slot_of or 0 in self._num_users
 
     def hold(self, adapter: Adapter) -> int:
         """Return the slot of an adapter for one more sequence; it is written if it is not there."""

@@ -106,8 +106,9 @@ class ModelPool:
             Draining: the process is shutting down.
         """
         entry = self._entry(name)
-        if not entry.has_slot:
-            return await self._wait_for(entry)
+        return await (self._wait_for_adapter(entry) if entry.has_slot else self._wait_for(entry))
+
+    async def _wait_for_adapter(self, entry: ModelEntry) -> Lease:
         lease = await self._wait_for(self._base(entry))
         try:
             async with asyncio.timeout(self._limits.load_wait_s):
@@ -189,23 +190,22 @@ class ModelPool:
             RequestError: as `wait_for`.
         """
         try:
-            entry = await asyncio.to_thread(self._catalogue.adapter_of, name, path)
+            entry = await asyncio.to_thread(self._catalogue.adapter_of, name, path, in_place=in_place)
         except (CheckpointError, SettingsError) as error:
             raise InvalidParameter(f"'lora_path': {error}", param="lora_path") from error
         if not entry.has_slot:
             message = "'lora_path': the base of the adapter has no slots for adapters."
             raise InvalidParameter(message, param="lora_path")
-        if in_place and (older := self._catalogue.remove(name)) is not None:
-            self._adapters.forget(older)
-        self._catalogue.add(entry)
         try:
-            (await self.wait_for(name)).release()
+            lease = await self._wait_for_adapter(entry)
         except ModelLoadFailed as error:
-            self.remove_adapter(name)
+            if error.model != name:  # its base cannot be loaded
+                raise
             raise InvalidParameter(f"'lora_path': {error.reason}", param="lora_path") from error
-        except BaseException:
-            self.remove_adapter(name)
-            raise
+        lease.release()
+        # Only now, so that an adapter that is refused takes nobody's place.
+        if (older := self._catalogue.add(entry, in_place=in_place)) is not None:
+            self._adapters.forget(older)
 
     def remove_adapter(self, name: str) -> None:
         """End the serving of an adapter that was added; requests that use it end as usual.
