@@ -57,7 +57,7 @@ page-libraries: .venv/dev ## Bundle the libraries of the chat page again, in the
 evaluate: .venv/serve ## Evaluate the demo model with lm-eval through its API; what is installed for it lies apart
 	$(RUN) python -m examples.evaluate.run
 
-tool-calls: .venv/dev ## Have the demo model call functions and answer in JSON, through OpenAI's client
+tool-calls: .venv/dev ## Have the demo model call functions, fill a Pydantic model, and act as an agent
 	$(RUN) python -m examples.tools.run
 
 FOLDER ?= docs

@@ -1,4 +1,4 @@
-"""A JSON answer that satisfies a schema, as an object of Python."""
+"""A JSON answer that satisfies a Pydantic model, as an object of it."""
 
 from openai import OpenAI
 from pydantic import BaseModel
