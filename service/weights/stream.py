@@ -110,7 +110,7 @@ def _read_checked_headers(target: WeightTarget, files: Sequence[OpenFile], budge
 
 
 def _read_headers_once(target: WeightTarget, files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
-    names = [source.name for spec in target.specs for source in spec.sources]
+    names = [source.name for spec in target.specs for source in spec.sources if source.made_from is None]
     headers = with_single_experts(without_prefix(read_headers(files, budget), names), names)
     uri = files[0].source.uri
     tensors = merged(uri, [header.entries for header in headers])
