@@ -68,8 +68,13 @@ QUESTION ?= How is a bundle found?
 search: .venv/dev ## Index a folder of texts and ask it a question: make search FOLDER=docs QUESTION="…"
 	$(RUN) python -m examples.search.run "$(FOLDER)" "$(QUESTION)"
 
-hear: .venv/dev ## Write down a recording, or sentences that espeak-ng speaks, with real weights: make hear RECORDING=a.mp3
+hear: .venv/dev ## Write down spoken digits and commands with a demo model, or a recording: make hear RECORDING="a.mp3 --real"
 	$(RUN) python -m examples.hear.run $(RECORDING)
+
+IMAGE ?=
+SEES ?= examples/see/model
+see: .venv/dev ## Ask a demo model about drawn shapes, or another one about an image: make see IMAGE=a.jpg QUESTION="…" SEES=hf://…
+	$(RUN) python -m examples.see.run $(if $(IMAGE),"$(IMAGE)" "$(QUESTION)") --model-uri "$(SEES)"
 
 schemas: .venv/dev ## Hold a model of random weights to 2,000 random JSON schemas, and validate every answer that ends
 	RANDOM_SCHEMAS=2000 $(RUN) pytest --quiet --capture=no tests/contract/test_random_schemas.py

@@ -36,14 +36,18 @@ SINGLE_TARGETS = {
 
 def write_report(results: dict[str, Any], folder: Path) -> None:
     """Write the three files and print the tables."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "serving.json").write_text(json.dumps(results, indent=1) + "\n")
-    text = markdown(results)
-    (folder / "serving.md").write_text(text)
+    write_files("serving", results, markdown(results), folder)
     plot(results, folder / "serving.png")
+
+
+def write_files(name: str, results: dict[str, Any], text: str, folder: Path, page: Path = PAGE) -> None:
+    """Write results as JSON and Markdown and print the latter; those of the repository go on a page of docs/ too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    (folder / f"{name}.md").write_text(text)
     if folder.resolve() == RESULTS:
-        fill(PAGE, "serving", text)
-    print(f"\n{text}\nwritten: {folder}/serving.json, serving.md, serving.png")
+        fill(page, name, text)
+    print(f"\n{text}\nwritten: {folder}/{name}.*")
 
 
 def fill(path: Path, name: str, text: str) -> None:

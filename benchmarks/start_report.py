@@ -1,6 +1,5 @@
 """Reports of `make bench-start` as JSON, as Markdown tables and as a figure."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from benchmarks.loading import Case, table
-from benchmarks.report import RESULTS, fill, markdown_table
+from benchmarks.report import markdown_table, write_files
 from benchmarks.start_summary import STARTS
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
 NAMES = {
     "floor": "floor: import jax, find the device, read the bytes",
     "warm_disk": "Levserve, warm, from disk",
@@ -46,14 +44,8 @@ OURS, OTHERS, PALE = "#1b7f79", "#8d99ae", "#9fd3cf"
 
 def write_report(results: dict[str, Any], folder: Path) -> None:
     """Write the three files and print the tables."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "start.json").write_text(json.dumps(results, indent=1) + "\n")
-    text = markdown(results)
-    (folder / "start.md").write_text(text)
+    write_files("start", results, markdown(results), folder)
     _plot(results, folder / "start.png")
-    if folder.resolve() == RESULTS:
-        fill(PAGE, "start", text)
-    print(f"\n{text}\nwritten: {folder}/start.json, start.md, start.png")
 
 
 def markdown(results: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ It writes constrained.json (every raw run) and constrained.md (a table, which do
 
 import argparse
 import itertools
-import json
 import signal
 import sys
 import time
@@ -20,7 +19,7 @@ from benchmarks.contenders import HttpServer
 from benchmarks.machine import describe_machine
 from benchmarks.peers.start import OURS, SETTINGS, Site
 from benchmarks.quiet import Quiet
-from benchmarks.report import PAGE, RESULTS, ROOT, SINGLE_TARGETS, fill
+from benchmarks.report import RESULTS, ROOT, SINGLE_TARGETS, write_files
 from benchmarks.rounds import say, started, warm
 from benchmarks.summary import constrained_figures, median
 
@@ -33,13 +32,7 @@ def main() -> None:
     raw = measure(options)
     results = {"began": began, "machine": describe_machine(), "settings": SETTINGS, **raw}
     results |= constrained_figures(raw)
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "constrained.json").write_text(json.dumps(results, indent=1) + "\n")
-    text = markdown(results)
-    (options.output / "constrained.md").write_text(text)
-    if options.output.resolve() == RESULTS:
-        fill(PAGE, "constrained", text)
-    print(f"\n{text}\nwritten: {options.output}/constrained.json, constrained.md")
+    write_files("constrained", results, markdown(results), options.output)
 
 
 def parse_options() -> argparse.Namespace:

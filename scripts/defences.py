@@ -126,6 +126,8 @@ DEFENCES = (
             'if inside.startswith("/") or "://" in inside or name_fault(inside) is not None:', "if False:",
             "tests/server/test_adapters.py::"
             "test_what_is_no_adapter_of_this_catalogue_is_refused_with_the_reason"),
+    Defence("T35", "service/api/http/form.py", "max_fields=MAX_FIELDS", "max_fields=2**31",
+            "tests/api/http/test_form.py::test_what_is_no_form_with_one_file_is_refused"),
 )  # fmt: skip
 
 

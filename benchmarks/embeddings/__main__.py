@@ -24,12 +24,13 @@ import psutil
 from benchmarks import timed_starts
 from benchmarks.contenders import HttpServer, Worker, levserve, service_environment
 from benchmarks.embeddings.checkpoint import checkpoint
-from benchmarks.embeddings.report import write_report
+from benchmarks.embeddings.report import markdown
 from benchmarks.embeddings.served import send_texts
 from benchmarks.embeddings.workload import FIRST_ID, Cell, cells, sentences
 from benchmarks.machine import describe_machine, load_average
 from benchmarks.peers.environment import ONNXRUNTIME, SENTENCE_TRANSFORMERS, PeerAbsent
 from benchmarks.quiet import MAX_ATTEMPTS, Quiet
+from benchmarks.report import write_files
 from benchmarks.rounds import say
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +90,7 @@ def main() -> None:
                 unfinished.write_text(json.dumps(results))
         results["starts"] += _starts(model, path, folder, options)
     results["load_average_after"] = load_average()
-    write_report(results, options.output)
+    write_files("embeddings", results, markdown(results), options.output)
     unfinished.unlink(missing_ok=True)
 
 

@@ -1,13 +1,10 @@
 """Tables of texts per second, and of Levserve's ratios to its peers: medians over runs of the ratio within each run."""
 
-import json
 import statistics
-from pathlib import Path
 from typing import Any
 
-from benchmarks.report import RESULTS, fill, markdown_table
+from benchmarks.report import markdown_table
 
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 NAMES = {
     "served": "Levserve over HTTP, with its tokenizer",
     "encoder": "Levserve's encoder, no HTTP",
@@ -20,17 +17,6 @@ NAMES = {
 LATENCY = "t16c1"  # the measurement of one text of 16 tokens on an idle service
 TARGETS = {"bare": "≥ 0.9", "torch": "≥ 1.2", "onnxruntime": "≥ 1.0", "windows": "≥ 2 (mixed)"}
 LEAST = {"bare": 0.9, "torch": 1.2, "onnxruntime": 1.0, "windows": 2.0}
-
-
-def write_report(results: dict[str, Any], folder: Path) -> None:
-    """Write both files and print the tables."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "embeddings.json").write_text(json.dumps(results, indent=1) + "\n")
-    text = markdown(results)
-    (folder / "embeddings.md").write_text(text)
-    if folder.resolve() == RESULTS:
-        fill(PAGE, "embeddings", text)
-    print(f"\n{text}\nwritten: {folder}/embeddings.json, embeddings.md")
 
 
 def markdown(results: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ the CPU time of the contender's processes. It writes hearing.json (every run) an
 
 import argparse
 import itertools
-import json
 import shlex
 import statistics
 import sys
@@ -29,12 +28,11 @@ from benchmarks.contenders import ROOT, HttpServer, Worker, levserve
 from benchmarks.machine import describe_machine, load_average
 from benchmarks.peers.environment import FASTER_WHISPER, PeerAbsent
 from benchmarks.quiet import MAX_ATTEMPTS, Quiet
-from benchmarks.report import RESULTS, fill, markdown_table
+from benchmarks.report import markdown_table, write_files
 from benchmarks.rounds import say
 from examples.hear.spoken import SAMPLING_RATE, clip, speak, wave_file
 from examples.hear.tiny_en import write_checkpoint, write_ctranslate2
 
-PAGE = ROOT / "docs" / "benchmarks.md"
 SETTINGS = {"DTYPE": "float32", "MAX_AUDIO_BYTES": str(2**27), "MAX_OPEN_BODY_BYTES": str(2**29)}  # of an hour in FLAC
 AT_ONCE = 16
 WINDOW_S, SENTENCES = 30, 6
@@ -73,7 +71,7 @@ def main() -> None:
     if not options.quick:
         results["starts"] = list(_starts(checkpoint, folder, options))
     results["load_average_after"] = load_average()
-    _write_report(results, options.output)
+    write_files("hearing", results, _markdown(results), options.output)
 
 
 def _parse_options() -> argparse.Namespace:
@@ -258,16 +256,6 @@ def _starts(checkpoint: Path, folder: Path, options: argparse.Namespace) -> Iter
             record, _ = quiet.measure(task)
             yield {"start": name, "run": run, "seconds": record["first_token_s"]}
             say(f"run {run + 1}/{options.runs} start {name}: {record['first_token_s']:.2f} s")
-
-
-def _write_report(results: dict[str, Any], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "hearing.json").write_text(json.dumps(results, indent=1) + "\n")
-    text = _markdown(results)
-    (folder / "hearing.md").write_text(text)
-    if folder.resolve() == RESULTS:
-        fill(PAGE, "hearing", text)
-    print(f"\n{text}\nwritten: {folder}/hearing.json, hearing.md")
 
 
 def _markdown(results: dict[str, Any]) -> str:

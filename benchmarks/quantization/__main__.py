@@ -21,10 +21,11 @@ from benchmarks.checkpoint import SMOLLM_135M, TINY, make_checkpoint
 from benchmarks.machine import describe_machine, load_average
 from benchmarks.quantization.memory import measure_memory
 from benchmarks.quantization.quality import measure_quality, run_checks
-from benchmarks.quantization.report import write_report
+from benchmarks.quantization.report import PAGE, markdown
 from benchmarks.quantization.speed import measure_speed
 from benchmarks.quantization.starts import measure_starts
 from benchmarks.quantization.ways import MAIN, OTHERS
+from benchmarks.report import write_files
 from benchmarks.rounds import say
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +66,7 @@ def main() -> None:
             found["is_complete"] = True
             save()
     results["load_average_after"] = load_average()
-    write_report(results, options.output)
+    write_files("quantization", results, markdown(results), options.output, PAGE)
     if all(results["parts"].get(part, {}).get("is_complete") for part in PARTS):
         unfinished.unlink()
 

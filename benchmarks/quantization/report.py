@@ -1,6 +1,5 @@
 """Report of a run as JSON, and as a Markdown table with a line for each bound of the project."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.quantization.starts import OWN, WIDE
 from benchmarks.quantization.ways import AVX2_FLOAT32, AVX2_INT8, FLOAT32, INT8, INT8_KV, LLAMA_FLOAT32, LLAMA_Q8
-from benchmarks.report import RESULTS, fill, markdown_table
+from benchmarks.report import markdown_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "quantization.md"
 WAVES = {"c1": "1 at once", "c8": "8 at once", "c32": "32 at once", "prefill": "prefill"}
@@ -39,17 +38,6 @@ class Line(NamedTuple):
         is_met = self.measured >= self.bound if self.sign == "≥" else self.measured <= self.bound
         digits = f"{self.measured:.4f}" if self.name.startswith("perplexity") else f"{self.measured:.2f}"
         return [self.name, digits, f"{self.sign} {self.bound:g}", "met" if is_met else "**missed**"]
-
-
-def write_report(results: dict[str, Any], folder: Path) -> None:
-    """Write both files and print the tables."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "quantization.json").write_text(json.dumps(results, indent=1) + "\n")
-    text = markdown(results)
-    (folder / "quantization.md").write_text(text)
-    if folder.resolve() == RESULTS:
-        fill(PAGE, "quantization", text)
-    print(f"\n{text}\nwritten: {folder}/quantization.json, quantization.md")
 
 
 def markdown(results: dict[str, Any]) -> str:

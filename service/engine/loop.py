@@ -177,7 +177,7 @@ class Measurements:
     def __init__(self, scheduler: Scheduler, metrics: ModelMetrics) -> None:
         """Set the gauges that never change."""
         self._scheduler, self._metrics = scheduler, metrics
-        self._num_preemptions = 0  # of the scheduler's, those that the counter has
+        self._counted = (0, 0, 0)  # of the scheduler's counts, what the counters have
         metrics.load.page_size, metrics.load.num_pages = scheduler.page_size, scheduler.pages.num_pages
         metrics.cache_config_info.labels(str(scheduler.page_size), str(scheduler.pages.num_pages)).set(1)
 
@@ -188,13 +188,18 @@ class Measurements:
         load.num_slots, load.num_adapter_slots = scheduler.num_slots, scheduler.num_adapter_slots
         load.running_adapters, load.waiting_adapters = scheduler.adapter_names()
         load.num_used_pages = load.num_pages - scheduler.pages.num_available
+        if places := scheduler.places.num_pages:
+            load.media_usage = 1 - scheduler.places.num_available / places
         load.updated_at = time.time()
         lacking = REASONS[0] if not scheduler.has_free_slot else REASONS[1]
         for reason in REASONS:
             waiting = scheduler.num_waiting if reason == lacking else 0
             metrics.num_requests_waiting_by_reason.labels(reason).set(waiting)
-        metrics.num_preemptions.inc(scheduler.num_preemptions - self._num_preemptions)
-        self._num_preemptions = scheduler.num_preemptions
+        counts = (scheduler.num_preemptions, scheduler.memories.num_asked, scheduler.memories.num_found)
+        counters = (metrics.num_preemptions, metrics.mm_cache_queries, metrics.mm_cache_hits)
+        for counter, count, counted in zip(counters, counts, self._counted, strict=True):
+            counter.inc(count - counted)
+        self._counted = counts
 
     def plan(self, plan: Plan) -> None:
         """Count a step that was dispatched."""

@@ -39,11 +39,23 @@ class Tiler:
     longest_edge: int  # to which an image is brought before it is cut
     is_splitting: bool = True  # whether there are tiles, and not the whole image alone
     resampling: Filter = Filter.LANCZOS
+    max_rows: int | None = None  # tokens of an image, unless a tile alone has more; None for any
 
     def plan(self, size: Size, *, is_coarse: bool = False) -> Tiling:
-        """Return how an image of a size is cut; `is_coarse` asks for the whole image alone."""
+        """Return how an image of a size is cut; `is_coarse` asks for the whole image alone.
+
+        An image of too many tokens is brought to an edge that is smaller by whole tiles.
+        """
+        if self.max_rows is None:
+            return self._cut(size, self.longest_edge, is_coarse=is_coarse)
+        edges = range(self.longest_edge, 0, -self.tile_size)
+        tilings = (self._cut(size, edge, is_coarse=is_coarse) for edge in edges)
+        fitting = (tiling for tiling in tilings if sum(self.num_rows(tiling)) <= self.max_rows)
+        return next(fitting, self._cut(size, self.longest_edge, is_coarse=True))
+
+    def _cut(self, size: Size, edge: int, *, is_coarse: bool) -> Tiling:
         whole = Resize(Size(self.tile_size, self.tile_size))
-        fitted = _bounded(_with_longest_edge(size, self.longest_edge))
+        fitted = _bounded(_with_longest_edge(size, edge))
         if is_coarse or not self.is_splitting:
             return Tiling((Resize(fitted, is_wanted=False), whole), 0, 0)
         sheet = _whole_tiles(fitted, self.tile_size)
@@ -74,7 +86,9 @@ class Tiler:
         return [Shown(tile, self.tile_rows) for tile in (*found, whole)]
 
 
-def read_tiler(uri: str, values: Mapping[str, Any], *, tile_size: int, tile_rows: int) -> Tiler:
+def read_tiler(
+    uri: str, values: Mapping[str, Any], *, tile_size: int, tile_rows: int, max_rows: int | None = None
+) -> Tiler:
     """Read a `preprocessor_config.json`.
 
     Args:
@@ -82,6 +96,7 @@ def read_tiler(uri: str, values: Mapping[str, Any], *, tile_size: int, tile_rows
         values: the file's.
         tile_size: what the model's encoder takes, in pixels of an edge.
         tile_rows: tokens of a tile.
+        max_rows: tokens of an image; None for as many as the file allows.
 
     Raises:
         MalformedCheckpoint: the file is missing, or asks for what is not done here.
@@ -98,6 +113,7 @@ def read_tiler(uri: str, values: Mapping[str, Any], *, tile_size: int, tile_rows
         _longest_edge(uri, values, "size", 4 * tile_size),
         bool(values.get("do_image_splitting", True)),
         resampling,
+        max_rows,
     )
 
 

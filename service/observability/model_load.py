@@ -21,6 +21,7 @@ class ModelLoad:
     page_size: int = 0  # tokens
     num_pages: int = 0  # 0 for a model that has no KV pages or is not loaded
     num_used_pages: int = 0
+    media_usage: float = 0.0  # the share of the places for rows of media
     num_adapter_slots: int = 0
     running_adapters: tuple[str, ...] = ()  # the names of those that sequences with a slot have
     waiting_adapters: tuple[str, ...] = ()  # of those that others have
@@ -41,6 +42,7 @@ class ModelLoad:
         self.num_running = self.num_waiting = self.num_slots = 0
         self.page_size = self.num_pages = self.num_used_pages = self.num_adapter_slots = 0
         self.running_adapters = self.waiting_adapters = ()
+        self.media_usage = 0.0
 
 
 def load_exposition(loads: Mapping[str, ModelLoad]) -> bytes:

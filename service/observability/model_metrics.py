@@ -96,6 +96,8 @@ class ModelMetrics(SeriesSet):
         )
         usage = self._gauge("kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.")
         usage.set_function(lambda: load.kv_cache_usage)
+        media = self._gauge("mm_cache_usage_perc", "Share of the places for rows of images in use, 0 to 1.")
+        media.set_function(lambda: load.media_usage)
         self.cache_config_info = self._gauge(
             "cache_config_info", "1; the labels say tokens of a KV page and pages.", "block_size", "num_gpu_blocks"
         )
@@ -117,6 +119,8 @@ class ModelMetrics(SeriesSet):
         self.audio_seconds = self._counter("audio_seconds", "Seconds of recordings that were heard.")
         self.audio_windows = self._counter("audio_windows", "Windows of recordings that were decoded.")
         self.audio_fallbacks = self._counter("audio_fallbacks", "Decodings of a window after its first.")
+        self.mm_cache_queries = self._counter("mm_cache_queries", "Images and windows that were to be encoded.")
+        self.mm_cache_hits = self._counter("mm_cache_hits", "Of these, those whose encoding was found.")
         self.images = self._counter("images", "Images of chats.")
         self.image_tokens = self._counter("image_tokens", "Tokens of prompts whose places images took.")
 

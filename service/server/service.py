@@ -5,6 +5,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,6 @@ class Service:
         self._is_open = False  # whether a request may name a model
         self._refreshing: asyncio.Task[None] | None = None
         self._on_error: Callable[[], None] = lambda: None
-        self._loading = threading.Thread(target=self._load, name="load", daemon=True)
 
     @property
     def api(self) -> ASGIApp | None:
@@ -154,7 +154,7 @@ class Service:
         self._on_error = on_error
         watch(self._step_wait_s, self.settings.watchdog_seconds, self._device_hangs)
         self._loop = asyncio.get_running_loop()
-        self._loading.start()
+        threading.Thread(target=self._load, args=(self._loop,), name="load", daemon=True).start()
 
     def begin_drain(self) -> None:
         """Refuse new requests, and those that wait for a model."""
@@ -192,7 +192,7 @@ class Service:
     def _loaded(self) -> "Sequence[Loaded]":
         return [] if self._opened is None else self._opened.pool.loaded
 
-    def _load(self) -> None:
+    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             with self.start_progress.phase(Phase.IMPORT, "checkpoint"):
                 from service.server.pool.opening import open_pool, start_without_model
@@ -208,8 +208,10 @@ class Service:
                 start_without_model(*arguments, opened.loader, self.import_api)
                 self._on_loop(self._start_batches)
             for entry in opened.preloaded:
-                opened.pool.preload(entry)
+                asyncio.run_coroutine_threadsafe(opened.pool.preload(entry), loop).result()
             self._open()
+        except CancelledError:  # the event loop has ended
+            return
         except BaseException as error:  # of whatever kind: the process must end and log why
             self._fail(error)
 

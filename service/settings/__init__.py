@@ -298,6 +298,13 @@ class Settings(BaseModel):
         description="The largest accepted recording, in bytes. A larger one gets a 413. It is held in memory, and "
         "counts for MAX_OPEN_BODY_BYTES; so do its samples later, 2 MB a minute.",
     )
+    max_image_tokens: int | None = Field(
+        default=None,
+        ge=16,
+        description="The most tokens of an image. A larger image is scaled down, as the model's own processor does it "
+        "for such a bound, or cut into fewer tiles. Unset: 1,024, which is an image of 1,024 x 1,024 pixels in "
+        "Qwen3-VL; for images that are cut into tiles, as many as the model's files allow.",
+    )
     allow_remote_images: bool = Field(
         default=False,
         description="Whether images may be named by an https address, which the service then fetches from public "

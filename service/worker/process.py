@@ -4,9 +4,10 @@ It renders the chat template of a checkpoint, whose author is not trusted with c
 on long bodies, which would hold the engine's interpreter. Both sides are here: `WorkerProcess` in the service, `main`
 in the process.
 
-A call goes in as a pickled function of a module and its arguments. An answer is bytes, or an error as JSON: it is never
-unpickled, since what the process works on may have taken it over. The process has no environment and writes no files.
-It is killed when a call exceeds a limit, and when its parent is gone; the next call gets a new one.
+A call goes in as a pickled function of a module and its arguments, long ones of these behind it. An answer is bytes, or
+an error as JSON: it is never unpickled, since what the process works on may have taken it over. The process has no
+environment and writes no files. It is killed when a call exceeds a limit, and when its parent is gone; the next call
+gets a new one.
 """
 
 import json
@@ -22,7 +23,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import IO, Any, NamedTuple
 
@@ -32,7 +33,8 @@ from service.errors import ServiceError
 logger = logging.getLogger(__name__)
 
 MEBIBYTE = 1024 * 1024
-LENGTH_BYTES = 8  # before each call and each answer
+LENGTH_BYTES = 8  # before each part of a call, and each answer
+APART_BYTES = 1024 * 1024  # of an argument that is sent apart, and not copied into the call
 HEAD_BYTES = 1 + 8  # of an answer: its outcome, and the microseconds of a processor
 MAX_HANDLES = 64
 START_S = 60.0  # of a new process, on a busy machine, in addition to a call's own time
@@ -116,7 +118,7 @@ class WorkerProcess:
             ServiceError: the function has raised it, or `failure` has made it of the limit that was exceeded.
             RuntimeError: the function has a bug.
         """
-        request = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
+        request = _parts(function, arguments)
 
         def ask(child: "_Child") -> Answer:
             if self._first is not None:
@@ -178,7 +180,7 @@ class _Child:
             )
         weakref.finalize(self, _end, self._channel, self.popen)
         if first is not None:
-            self.send(pickle.dumps(first), START_S)
+            self.send(_parts(*first), START_S)
 
     @property
     def first_answer(self) -> bytearray:
@@ -192,11 +194,13 @@ class _Child:
             raise self._first_answer
         return self._first_answer
 
-    def send(self, request: bytes, timeout_s: float) -> None:
-        """Send a call; raises OSError if the process is gone."""
+    def send(self, request: Sequence[bytes], timeout_s: float) -> None:
+        """Send the parts of a call; raises OSError if the process is gone."""
         self._channel.settimeout(timeout_s)
         self._channel.sendall(len(request).to_bytes(LENGTH_BYTES))
-        self._channel.sendall(request)  # not copied behind its length: it may have many megabytes
+        for part in request:
+            self._channel.sendall(len(part).to_bytes(LENGTH_BYTES))
+            self._channel.sendall(part)  # not copied behind its length: it may have many megabytes
 
     def receive(self, timeout_s: float) -> Answer:
         """Return the answer to the oldest call that has none.
@@ -241,6 +245,14 @@ class _Child:
         self.popen.wait()
 
 
+def _parts(function: Callable[..., Any], arguments: Sequence[Any]) -> list[bytes]:
+    """Return a pickled call, and what is sent behind it."""
+    is_apart = [isinstance(argument, bytes) and len(argument) >= APART_BYTES for argument in arguments]
+    sent = [pickle.PickleBuffer(a) if apart else a for a, apart in zip(arguments, is_apart, strict=True)]
+    pickled = pickle.dumps((function, sent), pickle.HIGHEST_PROTOCOL, buffer_callback=lambda _: False)
+    return [pickled, *(argument for argument, apart in zip(arguments, is_apart, strict=True) if apart)]
+
+
 def _end(channel: socket.socket, popen: "subprocess.Popen[bytes]") -> None:
     channel.close()
     popen.kill()
@@ -273,11 +285,11 @@ def error_of(content: bytes | bytearray) -> ServiceError:
 def main(memory_bytes: int, processor_s: float) -> None:
     """Answer calls until the input ends."""
     _limit(memory_bytes)
-    while (request := _read_frame(sys.stdin.buffer)) is not None:
+    while request := _read_call(sys.stdin.buffer):
         signal.setitimer(signal.ITIMER_PROF, processor_s)  # whose signal ends the process
         outcome, call_s, content = _answered(request)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        del request
+        request.clear()
         head = bytes([outcome]) + int(call_s * 1e6).to_bytes(HEAD_BYTES - 1)
         sys.stdout.buffer.write((len(head) + len(content)).to_bytes(LENGTH_BYTES) + head)
         sys.stdout.buffer.write(content)  # not copied behind its head: it may have hundreds of megabytes
@@ -294,16 +306,20 @@ def _limit(memory_bytes: int) -> None:
         resource.setrlimit(limit, (value, value))
 
 
-def _read_frame(stream: IO[bytes]) -> bytes | None:
-    head = stream.read(LENGTH_BYTES)
-    return stream.read(int.from_bytes(head)) if len(head) == LENGTH_BYTES else None
+def _read_call(stream: IO[bytes]) -> list[bytes]:
+    """Return the parts of the next call; none at the end of the input."""
+    return [stream.read(_read_number(stream)) for _ in range(_read_number(stream))]
 
 
-def _answered(request: bytes) -> tuple[Outcome, float, bytes | bytearray]:
+def _read_number(stream: IO[bytes]) -> int:
+    return int.from_bytes(stream.read(LENGTH_BYTES))
+
+
+def _answered(request: Sequence[bytes]) -> tuple[Outcome, float, bytes | bytearray]:
     """Return the outcome of a call, its processor seconds without those of imports, and what it returns."""
     begin_s = time.process_time()
     try:
-        function, arguments = pickle.loads(request)
+        function, arguments = pickle.loads(request[0], buffers=request[1:])
         begin_s = time.process_time()
         outcome, content = Outcome.RESULT, function(*arguments)
     except ServiceError as error:

@@ -206,6 +206,9 @@ def test_a_picture_is_encoded_once_wherever_it_is_shown(runner, start_engine):
     assert parts(metrics) == 3 * num_parts
     engine.generate([request("salted", cache_salt=b"other")])
     assert parts(metrics) == 6 * num_parts
+    queries, hits = (metrics.value(f"levserve_mm_cache_{name}_total") for name in ("queries", "hits"))
+    assert queries - hits == 6
+    assert hits >= 2
 
 
 def test_a_picture_that_is_shown_changes_the_answer(runner, start_engine):

@@ -58,6 +58,19 @@ def test_the_filter_and_the_edge_are_those_of_the_file():
         check(read_tiler("test", FILE | options, tile_size=TILE, tile_rows=4), image_file("PNG"), **options)
 
 
+@pytest.mark.parametrize("max_rows", [20, 8, 4, 1])
+def test_an_image_of_too_many_tokens_is_one_of_a_smaller_edge(max_rows):
+    tiler = read_tiler("test", FILE, tile_size=TILE, tile_rows=4, max_rows=max_rows)
+    content = image_file("PNG", drawing(90, 60))
+    tiling, _ = tiles_of(tiler, content)
+    assert sum(tiler.num_rows(tiling)) <= max(max_rows, 4)
+    edge = max(tiling.resizes[0].size)
+    smaller = read_tiler("test", FILE | {"size": {"longest_edge": edge}}, tile_size=TILE, tile_rows=4)
+    if tiling.rows:
+        assert tiling == smaller.plan(read_size(image_size(content, "image")))
+    assert sum(tiler.num_rows(tiler.plan(Size(90, 60), is_coarse=True))) == 4
+
+
 def test_an_image_that_is_too_long_for_any_file_is_bounded():
     tiler = Tiler(512, 64, 4096)
     assert tiler.plan(Size(20_000, 100)).resizes[0].size == (4096, 20)

@@ -151,6 +151,11 @@ def kernel_of():
     return choose
 
 
+def test_a_host_cache_that_holds_no_adapter_is_refused_with_its_size():
+    with pytest.raises(SettingsError, match=r"LORA_CACHE_BYTES: is 1,000, less than one adapter of MAX_LORA_RANK 8"):
+        plan(1, max_loras=2, max_lora_rank=8, lora_cache_bytes=1000)
+
+
 def test_the_slow_reference_is_a_warning_that_tells_why(kernel_of, caplog):
     assert kernel_of("gpu", "Tesla T4", "7.5").name is KernelName.REFERENCE
     (record,) = [record for record in caplog.records if hasattr(record, "kernel")]

@@ -4,6 +4,7 @@ Source: https://www.rfc-editor.org/rfc/rfc7578
 """
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any, NamedTuple, get_origin, override
 
 import jiter
@@ -78,7 +79,8 @@ async def _read(fields: FormData) -> Form:
         if not isinstance(value, UploadFile):
             _add(document, name, value)
         elif name == FILE:
-            content = await value.read()
+            assert isinstance(value.file, _Memory)
+            content = value.file.getvalue()  # which copies nothing
         else:
             param = name[:MAX_NAME_CHARS]
             raise InvalidParameter(f"Invalid '{param}': a file must be in the field 'file'.", param=param)
@@ -89,15 +91,27 @@ async def _read(fields: FormData) -> Form:
     raise MissingParameter(FILE)
 
 
+class _Memory(BytesIO):
+    """A file in memory, as starlette asks whether it is."""
+
+    _rolled = False
+
+
 class _Parser(MultiPartParser):
     """Keeps files in memory, whose size the limit of the body bounds, and bounds the headers of parts."""
 
-    spool_max_size = 2**62
+    spool_max_size = 2**62  # beyond which starlette would write in another thread
 
     def close_files(self) -> None:
         """Free the files, those of incomplete parts included."""
         for file in self._files_to_close_on_error:
             file.close()
+
+    @override
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if (upload := self._current_part.file) is not None:
+            upload.file = _Memory()
 
     @override
     def on_header_field(self, data: bytes, start: int, end: int) -> None:

@@ -27,7 +27,7 @@ class Memories:
         self._pool, self._num_pages, self._num_parts = pool, num_pages, num_parts
         self._held: dict[bytes, Memory] = {}
         self._encoding: Memory | None = None
-        self.num_found = 0  # that were encoded before, or were being encoded
+        self.num_asked = self.num_found = 0  # the latter were encoded before, or were being encoded
 
     @property
     def held(self) -> list[list[int]]:
@@ -40,6 +40,7 @@ class Memories:
 
     def hold(self, medium: Medium, root: bytes) -> Memory:
         """Hold the memory of a medium, whose pages are available; `root` precedes the keys of its pages."""
+        self.num_asked += 1
         memory = self._held.get(root)
         if memory is not None:
             memory.num_holders += 1

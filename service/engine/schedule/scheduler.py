@@ -51,7 +51,7 @@ class Scheduler:
         self._pages = SequencePages(num_pages=num_pages, page_size=page_size)
         self.pages = self._pages.pool
         self.places = PagePool(0 if media is None else media.num_places)  # for the rows of media
-        self._memories = (
+        self.memories = (
             Memories(self.pages, num_pages=lambda _: memory_pages, num_parts=encoder_parts)
             if media is None
             else Memories(self.places, num_pages=lambda m: media.places_for(m.num_rows), num_parts=encoder_parts)
@@ -144,9 +144,9 @@ class Scheduler:
             only: the kind that the step must have, to measure one kind by itself.
         """
         self._admit()
-        if only is None and self._memories.has_part and not self._was_part:
+        if only is None and self.memories.has_part and not self._was_part:
             self._was_part = True
-            return Plan((), self._memories.next_part())
+            return Plan((), self.memories.next_part())
         self._was_part = False
         decoding = (
             [] if only is StepKind.PREFILL else sorted((s for s in self._running if s.can_decode), key=lambda s: s.rank)
@@ -158,7 +158,7 @@ class Scheduler:
         chunks = [self._plan_chunk(s, end) for s, end in ends.items() if s.is_running]
         if decodes or chunks:
             return Plan((*decodes, *chunks), writes=self._adapters.take_writes())
-        return Plan((), self._memories.next_part()) if only is None and self._memories.has_part else None
+        return Plan((), self.memories.next_part()) if only is None and self.memories.has_part else None
 
     def commit(
         self, plan: Plan, token_ids: Iterable[int], logprobs: StepLogprobs | None = None
@@ -186,7 +186,7 @@ class Scheduler:
         Raises:
             PageIntegrityError: a page was.
         """
-        of_sequences, of_memories = [s.pages for s in (*self._running, *self._waiting)], self._memories.held
+        of_sequences, of_memories = [s.pages for s in (*self._running, *self._waiting)], self.memories.held
         has_places = self.places.num_pages > 0
         self.pages.check_integrity(of_sequences if has_places else [*of_sequences, *of_memories])
         self.places.check_integrity(of_memories if has_places else [])
@@ -212,7 +212,7 @@ class Scheduler:
                 self._waiting.charge_prompt(sequence)
             sequence.slot = heappop(self._free_slots)  # the lowest: a decode step is as wide as the highest one in use
             if sequence.request.memory is not None:
-                sequence.memory = self._memories.hold(sequence.request.memory, sequence.root_key)
+                sequence.memory = self.memories.hold(sequence.request.memory, sequence.root_key)
             if sequence.request.adapter is not None:
                 sequence.adapter_slot = self._adapters.hold(sequence.request.adapter)
             sequence.prefill_len = len(sequence.known_ids)
@@ -245,7 +245,7 @@ class Scheduler:
 
     def _num_memory_pages(self, sequence: Sequence) -> int:
         memory = sequence.request.memory
-        return 0 if memory is None else self._memories.num_missing(memory, sequence.root_key)
+        return 0 if memory is None else self.memories.num_missing(memory, sequence.root_key)
 
     def _cut_prompts(self, budget: int) -> Mapping[Sequence, int]:
         """Cut a step from the prompts; those of equal priority alternate, so that a long one does not block the others.
@@ -277,7 +277,7 @@ class Scheduler:
 
     def _remembers(self, sequence: Sequence) -> bool:
         """Return whether a sequence's memory is whole, if it has one."""
-        return sequence.memory is None or self._memories.is_encoded(sequence.memory)
+        return sequence.memory is None or self.memories.is_encoded(sequence.memory)
 
     def _reach(self, sequence: Sequence) -> int:
         """Return up to which position a prompt can be computed: to the first medium that has no rows yet.
@@ -293,12 +293,12 @@ class Scheduler:
         if missing:
             roots = {number: page_key(sequence.root_key, media[number].medium.digest) for number in missing}
             different = {root: media[number].medium for number, root in roots.items()}
-            needed = sum(self._memories.num_missing(medium, root) for root, medium in different.items())
+            needed = sum(self.memories.num_missing(medium, root) for root, medium in different.items())
             if self.places.can_allocate(needed):
                 for number, root in roots.items():
-                    sequence.media[number] = self._memories.hold(media[number].medium, root)
+                    sequence.media[number] = self.memories.hold(media[number].medium, root)
         for number in left:
-            if number not in sequence.media or not self._memories.is_encoded(sequence.media[number]):
+            if number not in sequence.media or not self.memories.is_encoded(sequence.media[number]):
                 return media[number].start // self._chunking.row_tokens * self._chunking.row_tokens
         return sequence.prefill_len
 
@@ -346,7 +346,7 @@ class Scheduler:
             if placed.start < end and start < placed.end:
                 rows.append(PlannedRows(placed.start, placed.end, tuple(memory.pages)))
             if placed.end <= end:
-                self._memories.release(sequence.media.pop(number))
+                self.memories.release(sequence.media.pop(number))
         return tuple(rows)
 
     def _grow_all(self, num_positions: Mapping[Sequence, int]) -> None:
@@ -377,7 +377,7 @@ class Scheduler:
         else:
             self._pages.register(sequence, min(sequence.num_computed, len(sequence.known_ids)))
         if sequence.memory is not None:
-            self._memories.release(sequence.memory, is_broken=sequence.finish_reason is FinishReason.ERROR)
+            self.memories.release(sequence.memory, is_broken=sequence.finish_reason is FinishReason.ERROR)
             sequence.memory = None
         self._release_media(sequence)
         if sequence.adapter_slot >= 0:
@@ -391,10 +391,10 @@ class Scheduler:
     def _release_media(self, sequence: Sequence) -> None:
         while sequence.media:
             _, memory = sequence.media.popitem()
-            self._memories.release(memory)
+            self.memories.release(memory)
         if sequence.finish_reason is FinishReason.ERROR:
             for placed in sequence.request.media:
-                self._memories.forget(placed.medium, page_key(sequence.root_key, placed.medium.digest))
+                self.memories.forget(placed.medium, page_key(sequence.root_key, placed.medium.digest))
 
     def _commit_token(self, sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
         if token_id < 0 or sequence.failure is not None:

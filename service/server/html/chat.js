@@ -11,7 +11,8 @@ const chatOf = (conversation, messages = [], isBehind = false) => ({
 });
 const emptyChat = () => chatOf({ id: newId(), title: "", created: Date.now(), updated: Date.now(), model: "", options: {}, leaf: null }, [], true);
 
-const state = { models: [], model: "", chat: emptyChat(), running: null, tab: "curl", conversations: [], isRestored: false };
+// `images` are those of the next message.
+const state = { models: [], model: "", chat: emptyChat(), running: null, tab: "curl", conversations: [], isRestored: false, images: [] };
 let store = null; // where the browser allows one
 
 // What is kept
@@ -173,7 +174,7 @@ async function openStore() {
 
 const ACTIONS = {
   again,
-  edit: (message, text) => ask(text, message.parent),
+  edit: (message, text) => ask(text, message.parent, message.images),
   show: (message) => {
     if (state.running) return;
     persist(state.chat, { leaf: newestLeaf(message, state.chat.messages) }, []);
@@ -182,7 +183,7 @@ const ACTIONS = {
   versions: (message) => siblings(message, state.chat.messages),
 };
 
-const bodyOf = (messages) => chatBody(state.model, at("system").value, messages.filter(({ content }) => content), optionFields());
+const bodyOf = (messages) => chatBody(state.model, at("system").value, messages.filter(({ content, images }) => content || images), optionFields());
 
 /** Have the model answer the newest question, and keep the answer beside earlier ones. */
 async function answer() {
@@ -266,12 +267,12 @@ async function stop() {
 }
 
 /** Ask a question below a message, by default the newest that is shown. */
-function ask(text, parent = state.chat.conversation.leaf) {
-  if (state.running || !text.trim() || !areOptionsRight()) return;
+function ask(text, parent = state.chat.conversation.leaf, images = []) {
+  if (state.running || !(text.trim() || images.length) || !areOptionsRight()) return;
   const { chat } = state, { conversation, messages } = chat;
-  const message = { id: newId(), parent, role: "user", content: text };
+  const message = { id: newId(), parent, role: "user", content: text, ...(images.length ? { images } : {}) };
   messages.set(message.id, message);
-  const title = conversation.title || titleOf(text);
+  const title = conversation.title || titleOf(text) || "Image";
   persist(chat, { leaf: message.id, title, model: state.model, options: readOptions(), updated: Date.now() }, [message]);
   kept("sessionStorage", "levserve.open", conversation.id);
   renderMessages();
@@ -279,11 +280,31 @@ function ask(text, parent = state.chat.conversation.leaf) {
 }
 
 function send() {
-  const text = at("draft").value;
-  if (state.running || !text.trim() || !areOptionsRight()) return;
+  const text = at("draft").value, images = state.images;
+  if (state.running || !(text.trim() || images.length) || !areOptionsRight()) return;
   setDraft("");
-  ask(text);
+  attach([]);
+  ask(text, state.chat.conversation.leaf, images);
 }
+
+/** Make these the images of the next message. */
+function attach(images) {
+  state.images = images;
+  renderAttached(at("attached"), images, (index) => { attach(images.toSpliced(index, 1)); at("draft").focus(); });
+  renderCode();
+}
+
+async function attachFiles(files) {
+  for (const file of files) {
+    try {
+      attach([...state.images, await dataUrlOf(file)]);
+      announce(`Image ${state.images.length} is attached.`);
+    } catch { notice("image", `${file.name} cannot be read as an image.`); }
+  }
+  at("draft").focus();
+}
+
+const canSee = () => state.models.find(({ id }) => id === state.model)?.modalities?.input?.includes("image") ?? false;
 
 function again() {
   if (state.running || !areOptionsRight()) return;
@@ -334,11 +355,15 @@ at("scroll").addEventListener("scroll", () => {
 });
 at("newest").addEventListener("click", () => { follow(); at("draft").focus(); });
 
-/** The request that would be sent now, as a command or a program. */
+const shortened = (url) => `${url.slice(0, url.indexOf(",") + 9)}…`;
+
+/** The request that would be sent now, as a command or a program; of images, the beginning. */
 function codeOf(kind) {
-  const draft = at("draft").value.trim(), shown = path();
-  const asked = draft || shown.at(-1)?.role !== "user" ? [{ role: "user", content: draft || "Hello" }] : [];
-  const body = bodyOf([...shown, ...(state.running ? [] : asked)]);
+  const draft = at("draft").value.trim(), shown = path(), { images } = state;
+  const isNew = draft || images.length || shown.at(-1)?.role !== "user";
+  const asked = isNew ? [{ role: "user", content: draft || (images.length ? "" : "Hello"), images }] : [];
+  const all = [...shown, ...(state.running ? [] : asked)];
+  const body = bodyOf(all.map((message) => (message.images?.length ? { ...message, images: message.images.map(shortened) } : message)));
   return kind === "curl" ? curlOf(body) : pythonOf(body);
 }
 const renderCode = () => { if (!at("options").hidden) at("code").textContent = codeOf(state.tab); };
@@ -397,6 +422,8 @@ function chooseModel(id) {
   state.model = at("model").value = id;
   document.title = `${id} · Levserve`;
   at("welcome-model").textContent = id;
+  at("attach").hidden = !canSee();
+  if (!canSee() && state.images.length) attach([]);
   renderCode();
 }
 
@@ -487,6 +514,23 @@ at("draft").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
 });
 at("draft").addEventListener("input", () => setDraft(at("draft").value));
+at("attach").addEventListener("click", () => at("image-files").click());
+at("image-files").addEventListener("change", async () => {
+  await attachFiles(at("image-files").files);
+  at("image-files").value = "";
+});
+at("draft").addEventListener("paste", (event) => {
+  const files = canSee() ? imageFilesOf(event.clipboardData) : [];
+  if (files.length) { event.preventDefault(); attachFiles(files); }
+});
+// What is dropped beside the text must not replace the page.
+document.addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); });
+document.addEventListener("drop", (event) => {
+  if (!event.dataTransfer.types.includes("Files")) return;
+  event.preventDefault();
+  if (canSee()) attachFiles(imageFilesOf(event.dataTransfer));
+  else notice("image", `${state.model || "This model"} reads text alone.`);
+});
 at("stop").addEventListener("click", stop);
 at("new").addEventListener("click", async () => {
   const options = readOptions();

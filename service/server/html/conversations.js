@@ -6,7 +6,7 @@
 // conversation add branches to it, and neither overwrites the other's.
 //
 // conversations  { id, title, created, updated, model, options, leaf }
-// messages       { id, conversation, parent, role, content, model, thinking, facts, error }, indexed by conversation
+// messages       { id, conversation, parent, role, content, images, model, thinking, facts, error }, indexed by conversation
 
 const DATABASE = "levserve", DATABASE_VERSION = 1;
 const FORMAT = "levserve-conversations", FORMAT_VERSION = 2;
@@ -155,11 +155,12 @@ function importedConversation({ title, created, updated, model, options, leaf, m
   if (!Array.isArray(messages) || !messages.every(isMessage)) throw new Error("its messages are damaged");
   const id = newId(), ids = new Map(), now = Date.now();
   // A parent comes before its children, so that no way through the tree is without end.
-  const imported = messages.map(({ id: old, parent, role, content, model: by, thinking, facts, error }) => {
+  const imported = messages.map(({ id: old, parent, role, content, images, model: by, thinking, facts, error }) => {
     const message = { id: newId(), conversation: id, parent: ids.get(parent) ?? null, role, content };
     ids.set(old, message.id);
     const texts = Object.entries({ model: by, thinking, error }).filter(([, value]) => typeof value === "string");
-    return { ...message, ...Object.fromEntries(texts), ...(facts ? { facts: importedFacts(facts) } : {}) };
+    const shown = Array.isArray(images) ? images.filter((url) => typeof url === "string" && url.startsWith("data:image/")) : [];
+    return { ...message, ...Object.fromEntries(texts), ...(shown.length ? { images: shown } : {}), ...(facts ? { facts: importedFacts(facts) } : {}) };
   });
   const isTime = (moment) => Number.isFinite(moment) && moment > 0 && moment <= now;
   return {

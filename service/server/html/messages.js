@@ -25,11 +25,13 @@ function renderText(item, message) {
     if (!item.querySelector(".thinking")) box.before(make("details", { className: "thinking" }, make("summary", { textContent: "Thinking" }), make("p")));
     item.querySelector(".thinking p").textContent = message.thinking;
   }
-  if (message.role === "user") box.textContent = message.content;
+  if (message.role === "user") box.replaceChildren(...imagesOf(message), message.content);
   else renderMarkdown(box, message.content, !item.hasAttribute("aria-busy"));
   item.querySelector(".error")?.remove();
   if (message.error) box.after(make("p", { className: "error", role: "alert", textContent: message.error }));
 }
+
+const imagesOf = ({ images = [] }) => (images.length ? [make("span", { className: "images" }, ...imageElements(images))] : []);
 
 /** Show the facts of a message, and what can be done with it unless it is still being written. */
 function renderFacts(item, message, { edit, again, show, versions }) {
@@ -65,7 +67,7 @@ function editText(item, message, edit) {
   const close = () => { form.replaceWith(box); item.querySelector(".facts").hidden = false; item.querySelector(".facts button")?.focus(); };
   const form = make("form", { className: "edit" }, text,
     make("span", { className: "row" }, make("button", { className: "solid", type: "submit", textContent: "Send" }), button("Cancel", close)));
-  form.addEventListener("submit", (event) => { event.preventDefault(); if (text.value.trim()) edit(message, text.value); });
+  form.addEventListener("submit", (event) => { event.preventDefault(); if (text.value.trim() || message.images) edit(message, text.value); });
   form.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { event.stopPropagation(); close(); }
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.target === text) { event.preventDefault(); form.requestSubmit(); }

@@ -4,10 +4,15 @@
 const CHAT_ROUTE = "v1/chat/completions";
 const NOT_IN_OPENAI = new Set(["top_k", "min_p", "repetition_penalty"]); // its client sends them in `extra_body`
 
+/** Return the content of a message: its text, or parts if it has images. */
+const contentOf = ({ content, images = [] }) => (images.length === 0 ? content : [
+  ...images.map((url) => ({ type: "image_url", image_url: { url } })), ...(content ? [{ type: "text", text: content }] : []),
+]);
+
 /** Return the body of a request. `fields` are those of the options, `system` may be empty. */
 const chatBody = (model, system, messages, fields) => ({
   model,
-  messages: [...(system ? [{ role: "system", content: system }] : []), ...messages.map(({ role, content }) => ({ role, content }))],
+  messages: [...(system ? [{ role: "system", content: system }] : []), ...messages.map((message) => ({ role: message.role, content: contentOf(message) }))],
   ...fields,
 });
 

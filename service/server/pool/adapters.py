@@ -49,15 +49,15 @@ class HostAdapters:
         return _key(entry) in self._adapters
 
     async def get(self, entry: ModelEntry, read: Callable[[str, str], Adapter]) -> Adapter:
-        """Return an adapter once it is here; requests for one that is being read wait for the same reading.
+        """Return an adapter, reading it if necessary; concurrent requests share one read.
 
         Args:
-            entry: of the adapter.
-            read: takes its name and address; called on a thread.
+            entry: the adapter's entry in the catalogue.
+            read: reads an adapter by its name and address; called on a thread.
 
         Raises:
-            ModelLoadFailed: it is refused or cannot be read, or was not a moment ago.
-            Overloaded: too many others are being read.
+            ModelLoadFailed: the adapter is refused or cannot be read, or could not be within `RETRY_AFTER_S`.
+            Overloaded: too many other adapters are being read.
         """
         if (adapter := self.find(entry)) is not None:
             return adapter

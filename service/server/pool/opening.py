@@ -13,8 +13,8 @@ from service.errors import CheckpointError
 from service.observability.metrics import Metrics
 from service.server.pool.load_queue import OnComplete
 from service.server.pool.loader import Loader
+from service.server.pool.policy import PoolLimits
 from service.server.pool.pool import ModelPool
-from service.server.pool.state import PoolLimits
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.discover import checkpoint_uri, find_devices

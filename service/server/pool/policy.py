@@ -14,6 +14,20 @@ MAX_RESIDENCY_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoolLimits:
+    """Limits on loaded models and waiting requests."""
+
+    max_models: int  # loaded at the same time
+    max_waiting: int  # requests that wait for models
+    load_wait_s: float  # per request
+
+    @property
+    def yield_after_s(self) -> float:
+        """How long a request waits before a busy model yields; leaves the other half of the time for loading."""
+        return self.load_wait_s / 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resident:
     """A model in memory."""
 

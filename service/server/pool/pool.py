@@ -26,9 +26,9 @@ from service.errors import (
 from service.observability.metrics import Metrics
 from service.server.pool.adapters import HostAdapters
 from service.server.pool.load_queue import LoadQueue, OnComplete
-from service.server.pool.pooled_model import Event, Load, Loaded, PooledModel, State, Waiter
+from service.server.pool.policy import PoolLimits
+from service.server.pool.pooled_model import Load, Loaded, PooledModel
 from service.server.pool.report import model_report
-from service.server.pool.state import PoolLimits, PoolState, granted
 
 # How long to wait before retrying a failed load.
 RETRY_AFTER_S = 10
@@ -48,27 +48,26 @@ class ModelPool:
         on_unloaded: Callable[[float], None] = lambda begun_s: None,
         adapter_bytes: int = 0,
     ) -> None:
-        """Create an empty pool; see `LoadQueue` and `PoolState.free` for the callbacks.
+        """Create an empty pool; its methods are called on one event loop.
 
         Args:
             catalogue: the models that requests may name.
-            load: begins to load one.
-            limits: on models and on requests that wait for them.
-            metrics: of the process.
-            on_complete: called when a load has ended.
-            on_unloaded: called when a model was unloaded.
+            load: see `LoadQueue`, as for the callbacks.
+            limits: on loaded models and waiting requests.
+            metrics: the metrics of the process.
+            on_complete: called from a thread when a model's start has ended.
+            on_unloaded: called from a thread when a model has been unloaded.
             adapter_bytes: host memory for adapters that take slots of models.
         """
         self._adapters = HostAdapters(adapter_bytes, limits.max_waiting)
-        self._catalogue = catalogue
+        self._catalogue, self._limits = catalogue, limits
         self._created = int(time.time())
-        self._state = PoolState(limits, metrics, on_unloaded)
-        self._queue = LoadQueue(self._state, load, on_complete)
+        self._queue = LoadQueue(load, limits, metrics, on_complete, on_unloaded)
 
     @property
     def loaded(self) -> list[Loaded]:
-        with self._state.changed:
-            versions = [version.loaded for version in self._state.versions]
+        """All models in memory; may be read from any thread."""
+        versions = [residence.loaded for residence in self._queue.residences]
         return [loaded for loaded in versions if loaded is not None]
 
     def lease(self, name: str | None) -> Lease | None:
@@ -89,13 +88,12 @@ class ModelPool:
         return self._catalogue.find(entry.base)
 
     def _lease(self, entry: ModelEntry) -> Lease | None:
-        with self._state.changed:
-            model = self._state.models.get(entry.name)
-            if model is not None and model.entry.address != entry.address:
-                model = self._begin_newer(entry)
-            if model is None or not model.answering.is_open:
-                return None
-            return self._state.grant(model.answering)
+        model = self._queue.models.get(entry.name)
+        if model is not None and model.entry.address != entry.address:
+            model = self._begin_newer(entry)
+        if model is None or model.answering is None or self._queue.is_closed:
+            return None
+        return self._queue.grant(model.answering)
 
     async def wait_for(self, name: str | None) -> Lease:
         """Return a lease of a model once it is loaded.
@@ -112,7 +110,7 @@ class ModelPool:
             return await self._wait_for(entry)
         lease = await self._wait_for(self._base(entry))
         try:
-            async with asyncio.timeout(self._state.limits.load_wait_s):
+            async with asyncio.timeout(self._limits.load_wait_s):
                 adapter = await self._adapters.get(entry, _reader(lease, entry))
         except TimeoutError:
             lease.release()
@@ -123,71 +121,59 @@ class ModelPool:
         return _with_adapter(lease, entry, adapter)
 
     async def _wait_for(self, entry: ModelEntry) -> Lease:
-        state, loop = self._state, asyncio.get_running_loop()
-        with state.changed:
-            model = self._model(entry)
-            if model.answering.is_open:
-                return state.grant(model.answering)
-            self._check_can_wait(model)
-            waiter = Waiter(loop, loop.create_future(), state.clock())
-            model.waiters.append(waiter)
-            self._queue.enqueue(model)
+        model = self._model(entry)
+        if model.answering is not None and not self._queue.is_closed:
+            return self._queue.grant(model.answering)
+        self._check_can_wait(model)
+        waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        model.waiters[waiter] = time.monotonic()
+        self._queue.enqueue(model)
         try:
-            async with asyncio.timeout(state.limits.load_wait_s):
-                return await granted(waiter)
-        except TimeoutError:
-            raise self._not_loaded(model) from None
+            async with asyncio.timeout(self._limits.load_wait_s):
+                return await waiter
+        except BaseException as error:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().release()  # granted while the wait was cancelled
+            if isinstance(error, TimeoutError):
+                raise self._not_loaded(model) from None
+            raise
         finally:
-            with state.changed:
-                if waiter in model.waiters:
-                    model.waiters.remove(waiter)
-                    state.changed.notify_all()
+            if model.waiters.pop(waiter, None) is not None:
+                self._queue.notify()
 
-    def preload(self, entry: ModelEntry) -> None:
-        """Load a model on this thread, before requests need it.
+    async def preload(self, entry: ModelEntry) -> None:
+        """Load a model before requests need it.
 
         Raises:
             BaseException: the model cannot be loaded.
         """
-        with self._state.changed:
-            model = self._model(entry)
-            model.is_requested = model.is_queued = True
-        self._queue.load(model)
+        model = self._model(entry)
+        model.is_requested = True
+        await self._queue.load(model)
 
     def begin_load(self, name: str) -> None:
         """Start to load a model without a waiting request. Raises as `lease`, and Draining."""
         entry = self._entry(name)
         if entry.has_slot:
             entry = self._base(entry)
-        with self._state.changed:
-            model = self._model(entry)
-            if not model.is_open:
-                model.failure = None
-                self._check_can_wait(model)
-                model.is_requested = True
-                self._queue.enqueue(model)
+        model = self._model(entry)
+        if not model.is_open:
+            model.failure = None
+            self._check_can_wait(model)
+            model.is_requested = True
+            self._queue.enqueue(model)
 
     async def unload(self, name: str) -> bool:
         """Cancel a model's load, or unload it once its requests have finished; return whether it was in memory."""
         entry = self._entry(name)
         if entry.has_slot:
             return self._adapters.forget(entry)
-        with self._state.changed:
-            model = self._state.models.setdefault(entry.name, PooledModel(entry))
-            model.is_requested = False
-            was_loaded = model.is_queued or any(version.state is not State.AVAILABLE for version in model.versions)
-            if model.is_loading:
-                model.on(Event.CANCEL)
-                if model.loading is not None:
-                    model.loading.cancel()
-            for version in model.versions:
-                if version.is_open:
-                    version.on(Event.LEAVE)
-            self._state.changed.notify_all()
-            unloading = [self._queue.begin_unload(version) for version in model.versions]
-        for future in unloading:
-            # A disconnected client must not cancel the unload for others.
-            await asyncio.shield(asyncio.wrap_future(future))
+        model = self._queue.models.get(entry.name)
+        if model is None:
+            return False
+        model.is_requested = False
+        was_loaded = bool(model.residences) or self._queue.is_queued(model)
+        await asyncio.gather(*(self._queue.unload(residence) for residence in model.residences))
         return was_loaded
 
     async def add_adapter(self, name: str, path: str, *, in_place: bool = False) -> None:
@@ -238,8 +224,7 @@ class ModelPool:
         return self._adapters.num_bytes
 
     def listed(self) -> Sequence[ModelState]:
-        with self._state.changed:
-            return [self._listed(entry) for entry in self._catalogue.entries]
+        return [self._listed(entry) for entry in self._catalogue.entries]
 
     def report(self, name: str) -> dict[str, Any]:
         """Return the state of a model as a JSON object for operators; raises as `lease`."""
@@ -247,32 +232,21 @@ class ModelPool:
 
     def reports(self, *, is_used: bool = False) -> list[dict[str, Any]]:
         """Return the states of all models of the catalogue, or with `is_used` of those ever requested."""
-        used = self._state.models
+        used = self._queue.models
         return [self._report(entry) for entry in self._catalogue.entries if entry.name in used or not is_used]
 
     def close(self) -> None:
         """Refuse new and waiting requests and cancel loads; models stay loaded for running requests."""
-        with self._state.changed:
-            self._state.is_closed = True
-            self._adapters.close()
-            for model in self._state.versions:
-                self._state.refuse_all(model, Draining())
-                if model.is_open:
-                    model.on(Event.LEAVE)
-                if model.is_loading and model.loading is not None:
-                    model.loading.cancel()
-            self._state.changed.notify_all()
+        self._adapters.close()
+        self._queue.close()
 
     def _report(self, entry: ModelEntry) -> dict[str, Any]:
-        state = self._state
         if entry.has_slot:
-            base = state.models.get(self._base(entry).name)
-            is_ready = base is not None and base.answering.is_open and self._adapters.is_here(entry)
-            return model_report(entry, None, None, state.clock()) | {"state": "ready" if is_ready else "available"}
-        with state.changed:
-            model = state.models.get(entry.name)
-            metrics = None if model is None else state.metrics.of_model(entry.name)
-            return model_report(entry, model, metrics, state.clock())
+            base = self._queue.models.get(self._base(entry).name)
+            is_ready = base is not None and base.answering is not None and self._adapters.is_here(entry)
+            return model_report(entry, None, None) | {"state": "ready" if is_ready else "available"}
+        model = self._queue.models.get(entry.name)
+        return model_report(entry, model, None if model is None else self._queue.metrics_of(model))
 
     def _entry(self, name: str | None) -> ModelEntry:
         if name is not None:
@@ -282,38 +256,35 @@ class ModelPool:
         return self._catalogue.entries[0]
 
     def _model(self, entry: ModelEntry) -> PooledModel:
-        """Return the newest version of a model. The lock is held."""
-        model = self._state.models.setdefault(entry.name, PooledModel(entry))
-        if model.entry.address == entry.address or model.is_loading:
-            return model
-        if model.is_open:
-            # The old version serves requests until the new one does, or until the policy evicts it.
-            model = self._state.models[entry.name] = PooledModel(entry, older=model)
-        model.entry = entry
+        """Return a model, which is loaded next in this version; a load that is running goes on."""
+        model = self._queue.models.setdefault(entry.name, PooledModel(entry))
+        if not model.is_loading:
+            model.entry = entry
         return model
 
     def _begin_newer(self, entry: ModelEntry) -> PooledModel:
-        """Start to load the newer version of a model unless that has just failed. The lock is held."""
+        """Start to load the newer version of a model unless that has just failed."""
         model = self._model(entry)
-        if not (self._state.is_closed or model.is_open or model.is_queued or self._has_just_failed(model)):
+        is_coming = self._queue.is_closed or self._queue.is_queued(model)
+        if not (is_coming or model.is_open or self._has_just_failed(model)):
             model.is_requested = True
             self._queue.enqueue(model)
         return model
 
     def _has_just_failed(self, model: PooledModel) -> bool:
-        return model.failure is not None and self._state.clock() - model.failure[1] < RETRY_AFTER_S
+        return model.failure is not None and time.monotonic() - model.failure[1] < RETRY_AFTER_S
 
     def _check_can_wait(self, model: PooledModel) -> None:
-        state = self._state
-        if state.is_closed:
+        if self._queue.is_closed:
             raise Draining
         if model.failure is not None and self._has_just_failed(model):
             raise ModelLoadFailed(model.entry.name, model.failure[0])
-        if state.num_waiting >= state.limits.max_waiting:
-            raise Overloaded(running=state.num_waiting, limit=state.limits.max_waiting)
+        num_waiting = sum(len(each.waiters) for each in self._queue.models.values())
+        if num_waiting >= self._limits.max_waiting:
+            raise Overloaded(running=num_waiting, limit=self._limits.max_waiting)
 
     def _not_loaded(self, model: PooledModel) -> RequestError:
-        loading = model.loading
+        loading = None if model.newest is None else model.newest.loading
         summary = "waiting for memory" if loading is None else loading.summary()
         left_s = None if loading is None else loading.progress().get("estimated_seconds_left")
         return ModelNotLoaded(model.entry.name, summary, retry_after_s=max(1, round(left_s or 5)))
@@ -324,19 +295,20 @@ class ModelPool:
             is_here = base.state == "ready" and self._adapters.is_here(entry)
             state = "ready" if is_here else "available"
             return replace(base, names=entry.names, state=state, parent=entry.base)
-        model = self._state.models.get(entry.name)
+        model = self._queue.models.get(entry.name)
         answering = None if model is None else model.answering
-        if model is not None and answering is not None and answering.is_open and answering.loaded is not None:
-            model.known = replace(ready_state(answering.loaded.served), parent=entry.base)
-            return model.known
+        if answering is not None and answering.loaded is not None:
+            return replace(ready_state(answering.loaded.served), parent=entry.base)
+        newest = None if model is None else model.newest
         known = None if model is None else model.known
         facts = {} if known is None else dict(known.facts)
-        if model is not None and model.is_loading and model.loading is not None:
-            facts["progress"] = model.loading.progress()
+        is_loading = newest is not None and newest.is_loading
+        if newest is not None and is_loading and newest.loading is not None:
+            facts["progress"] = newest.loading.progress()
         return ModelState(
             names=entry.names,
             created=self._created,
-            state="loading" if model is not None and model.is_loading else "available",
+            state="loading" if is_loading else "available",
             max_model_len=entry.max_model_len if known is None else known.max_model_len,
             facts=facts,
             parent=entry.base,

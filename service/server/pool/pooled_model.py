@@ -1,11 +1,10 @@
-"""The state of one model in a pool: whether it is in memory, and the requests that use it or wait for it."""
+"""A model in a pool: the requests for it, and each of its versions from the beginning of its load to its unload."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from service.catalogue.entry import ModelEntry
 from service.server.pool.policy import Resident
@@ -17,21 +16,19 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """Where a model is between its checkpoint and memory."""
+    """Where one load of a model is."""
 
-    AVAILABLE = "available"  # not in memory
     LOADING = "loading"
     CANCELLING = "cancelling"  # an operator has cancelled the load, which has not ended yet
     READY = "ready"  # requests can use it
     LEAVING = "leaving"  # in memory until its last request ends, and accepts no more
-    CANCELLED = "cancelled"  # as `LEAVING`, because its load was cancelled too late to stop it
     UNLOADING = "unloading"
+    GONE = "gone"  # not in memory
 
 
 class Event(StrEnum):
-    """What happens to a model."""
+    """What happens to a load and to what it has loaded."""
 
-    LOAD = "load"  # begins
     CANCEL = "cancel"
     LOADED = "loaded"
     FAILED = "failed"
@@ -43,17 +40,12 @@ class Event(StrEnum):
 
 # Every transition; an event without one in the current state is a mistake of the pool.
 TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
-    State.AVAILABLE: {Event.LOAD: State.LOADING, Event.FAILED: State.AVAILABLE},  # failed before it began
-    State.LOADING: {Event.LOADED: State.READY, Event.FAILED: State.AVAILABLE, Event.CANCEL: State.CANCELLING},
-    State.CANCELLING: {
-        Event.LOADED: State.CANCELLED,
-        Event.FAILED: State.AVAILABLE,
-        Event.CANCEL: State.CANCELLING,
-    },
+    State.LOADING: {Event.LOADED: State.READY, Event.FAILED: State.GONE, Event.CANCEL: State.CANCELLING},
+    State.CANCELLING: {Event.LOADED: State.LEAVING, Event.FAILED: State.GONE, Event.CANCEL: State.CANCELLING},
     State.READY: {Event.LEAVE: State.LEAVING},
-    State.LEAVING: {Event.LEAVE: State.LEAVING, Event.STAY: State.READY, Event.UNLOAD: State.UNLOADING},
-    State.CANCELLED: {Event.LEAVE: State.CANCELLED, Event.STAY: State.CANCELLED, Event.UNLOAD: State.UNLOADING},
-    State.UNLOADING: {Event.UNLOADED: State.AVAILABLE},
+    State.LEAVING: {Event.STAY: State.READY, Event.UNLOAD: State.UNLOADING},
+    State.UNLOADING: {Event.UNLOADED: State.GONE},
+    State.GONE: {},
 }
 
 
@@ -104,35 +96,20 @@ type Load = Callable[[ModelEntry, MakeRoom], Loading]
 
 
 @dataclass(eq=False)
-class Waiter:
-    """A request that waits for a model on its event loop."""
-
-    loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[Lease]"
-    since_s: float
-
-
-@dataclass(eq=False)
-class PooledModel:
-    """A model of the pool; all fields are guarded by the pool's lock."""
+class Residence:
+    """One load of a model, and what it has loaded until that is unloaded. Belongs to the event loop."""
 
     entry: ModelEntry
-    state: State = State.AVAILABLE  # changed by `on` alone
-    is_queued: bool = False  # whether it is in the load queue
-    is_requested: bool = False  # by a start or an operator, so that it is loaded without waiting requests
-    loading: Loading | None = None
+    number: int  # of the loads of its model that may become ready, from 1 on
+    began_s: float
+    gone: asyncio.Future[None]  # done once it is unloaded or its load has failed; raises if it cannot be unloaded
+    state: State = State.LOADING  # changed by `on` alone
+    loading: Loading | None = None  # until nothing is left to load or compile
     loaded: Loaded | None = None
-    unloading: Future[None] | None = None  # done once the model is unloaded
     num_bytes: int = 0  # reserved on each device
     num_open: int = 0  # requests that use it, and its own start until that is complete
-    num_loads: int = 0
-    last_used_s: float = 0.0
     ready_s: float = 0.0
-    load_s: float = 0.0
-    failure: tuple[str, float] | None = None  # reason and time of the last failed load
-    known: "ModelState | None" = None  # its state in /v1/models when it was last ready
-    waiters: list[Waiter] = field(default_factory=list)
-    older: "PooledModel | None" = None  # previous version; serves until this one is ready
+    last_used_s: float = 0.0
 
     def on(self, event: Event) -> None:
         """Change the state by `TRANSITIONS`."""
@@ -141,50 +118,23 @@ class PooledModel:
         self.state = following
 
     @property
-    def is_open(self) -> bool:
-        """Whether requests can use the model now."""
-        return self.state is State.READY
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether the model is in memory, but accepts no more requests."""
-        return self.state in (State.LEAVING, State.CANCELLED)
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether the model can answer its open requests."""
-        return self.is_open or self.is_leaving
-
-    @property
     def is_loading(self) -> bool:
-        """Whether a load is running, cancelled or not."""
+        """Whether the load is running, cancelled or not."""
         return self.state in (State.LOADING, State.CANCELLING)
 
     @property
-    def reported_state(self) -> Literal["available", "loading", "ready", "unloading"]:
-        """The state for operators, who see `is_leaving` beside it."""
-        if self.is_loading:
-            return "loading"
-        if self.is_in_memory:
-            return "ready"
-        return "unloading" if self.state is State.UNLOADING else "available"
+    def is_in_memory(self) -> bool:
+        """Whether it can answer its open requests."""
+        return self.state in (State.READY, State.LEAVING)
 
     @property
-    def answering(self) -> "PooledModel":
-        """The version that serves requests: the previous one while it is open and this one is not."""
-        return self.older if self.older is not None and self.older.is_open and not self.is_open else self
-
-    @property
-    def versions(self) -> "Iterator[PooledModel]":
-        """This version and previous ones that are still in memory."""
-        version: PooledModel | None = self
-        while version is not None:
-            yield version
-            version = version.older
+    def load_s(self) -> float:
+        """How long the load took."""
+        return self.ready_s - self.began_s
 
     @property
     def resident(self) -> Resident:
-        """The model for the eviction policy."""
+        """The residence for the eviction policy."""
         return Resident(
             name=self.entry.address,
             num_bytes=self.num_bytes,
@@ -193,5 +143,37 @@ class PooledModel:
             ready_s=self.ready_s,
             load_s=self.load_s,
             keeps_loaded=self.entry.keeps_loaded,
-            is_leaving=self.is_leaving,
+            is_leaving=self.state is not State.READY,
         )
+
+
+@dataclass(eq=False)
+class PooledModel:
+    """All versions of a model, and the requests for it. Belongs to the event loop."""
+
+    entry: ModelEntry  # the version to load next, or loaded last
+    residences: list[Residence] = field(default_factory=list)  # not gone; the newest is the last
+    waiters: "dict[asyncio.Future[Lease], float]" = field(default_factory=dict)  # requests, and since when they wait
+    is_requested: bool = False  # by a start or an operator, so that it is loaded without waiting requests
+    failure: tuple[str, float] | None = None  # reason and time of the last failed load
+    last: Residence | None = None  # that was ready
+    known: "ModelState | None" = None  # its state in /v1/models when it was last unloaded
+
+    @property
+    def newest(self) -> Residence | None:
+        return self.residences[-1] if self.residences else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can use the wanted version now."""
+        newest = self.newest
+        return newest is not None and newest.state is State.READY and newest.entry.address == self.entry.address
+
+    @property
+    def is_loading(self) -> bool:
+        return self.newest is not None and self.newest.is_loading
+
+    @property
+    def answering(self) -> Residence | None:
+        """The version that serves requests: the previous one until the newest is ready."""
+        return next((each for each in reversed(self.residences) if each.state is State.READY), None)

@@ -51,10 +51,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of images of any shape, in rows, each of which is a token. A larger image is scaled down, as the model's own processor
-# does it; a picture of 1,024 x 1,024 pixels has 1,024 rows.
-MAX_IMAGE_ROWS = 1024
-PADDED_ROWS = (256,)  # smaller sizes that are compiled, too
+# Of images of any shape, in tokens: the largest unless MAX_IMAGE_TOKENS is set, and smaller sizes that are compiled.
+MAX_IMAGE_ROWS, PADDED_ROWS = 1024, (256,)
 PLACE_ROWS = 64
 MAX_KEPT_ROWS = 8192
 
@@ -243,7 +241,7 @@ def choose_engine_spec(
             raise
         shapes = choose_shapes(settings, config, formats, mesh, memory_bytes)
     _check_adapter_cache(settings, specs, shapes.adapters, dtype)
-    size = _model_size(config, formats, mesh, settings.max_model_len, shapes.adapters)
+    size = _model_size(settings, config, formats, mesh, shapes.adapters)
     total_bytes = engine_bytes(size, shapes)
     key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype, weight_dtype=weight_dtype)
     return EngineSpec(
@@ -274,7 +272,7 @@ def choose_shapes(
     """
     adapters = _adapter_shapes(settings, config)
     return fit_engine(
-        _model_size(config, formats, mesh, settings.max_model_len, adapters),
+        _model_size(settings, config, formats, mesh, adapters),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
@@ -335,10 +333,10 @@ def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
 
 
 def _model_size(
+    settings: Settings,
     config: DecoderConfig,
     formats: NumberFormats,
     mesh: DeviceMesh,
-    max_model_len: int | None,
     adapters: AdapterShapes | None,
 ) -> ModelSize:
     dtype, quantization, kv_dtype, weight_dtype = formats
@@ -346,7 +344,7 @@ def _model_size(
     products_dtype = weight_dtype.name if storage is Quantization.NONE else storage.value
     kernel = choose_kernel(mesh.devices[0], _head_shape(config, formats, mesh))
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
-    media = _row_shapes(config, specs, max_model_len or config.context_len)
+    media = _row_shapes(settings, config, specs)
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
@@ -375,15 +373,16 @@ def _memory_shapes(config: DecoderConfig, specs: Sequence[WeightSpec]) -> Memory
     return MemoryShapes(encoder.num_positions, num_parts, (encoder.num_frames, encoder.num_mels))
 
 
-def _row_shapes(config: DecoderConfig, specs: Sequence[WeightSpec], context_len: int) -> RowShapes | None:
+def _row_shapes(settings: Settings, config: DecoderConfig, specs: Sequence[WeightSpec]) -> RowShapes | None:
     """Return the sizes of rows of media: places for as many as the longest prompt has."""
-    num_parts = len(encoder_groups(config, specs))
+    num_parts, context_len = len(encoder_groups(config, specs)), settings.max_model_len or config.context_len
     match config.image_encoder:
         case ImageEncoder() as encoder:
             rows, size = encoder.num_rows, encoder.image_size
             return RowShapes(max(context_len // rows, 1), rows, (rows,), num_parts, (size, size, 3))
         case PatchEncoder() as encoder:
-            sizes = (*PADDED_ROWS, MAX_IMAGE_ROWS)
+            largest = settings.max_image_tokens or MAX_IMAGE_ROWS
+            sizes = (*(size for size in PADDED_ROWS if size < largest), largest)
             return RowShapes(
                 min(context_len, MAX_KEPT_ROWS) // PLACE_ROWS + 1,
                 PLACE_ROWS,

@@ -35,7 +35,7 @@ class RunningEngine(Running):
         read_adapter: Callable[[str, str], Adapter] | None = None,
     ) -> None:
         """Start the device thread, which takes turns with other engines on an accelerator."""
-        self._image_encoder = image_encoder
+        self._image_encoder, self._max_image_tokens = image_encoder, context.settings.max_image_tokens
         self._read_adapter = read_adapter
         max_stall_ms = context.settings.max_step_stall_ms
         self._engine = Engine(
@@ -111,7 +111,9 @@ class RunningEngine(Running):
             raise MalformedCheckpoint(uri, "tokenizer.json", reason)
         if isinstance(encoder, ImageEncoder):
             rows = encoder.num_rows
-            tiler = read_tiler(uri, text.preprocessor, tile_size=encoder.image_size, tile_rows=rows)
+            tiler = read_tiler(
+                uri, text.preprocessor, tile_size=encoder.image_size, tile_rows=rows, max_rows=self._max_image_tokens
+            )
             return Vision(tiler, TileText(placeholder, rows), encoder.token_id, shapes)
         scaler = read_scaler(
             uri,

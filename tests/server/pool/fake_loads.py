@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ModelEntry
 from service.observability.metrics import Metrics
+from service.server.pool.policy import PoolLimits
 from service.server.pool.pool import ModelPool
-from service.server.pool.state import PoolLimits
 
 WAIT_S = 20
 

@@ -7,8 +7,8 @@ import pytest
 from service.catalogue.catalogue import Catalogue
 from service.catalogue.entry import ListedModel, ModelEntry
 from service.observability.metrics import Metrics
+from service.server.pool.policy import PoolLimits
 from service.server.pool.pool import ModelPool
-from service.server.pool.state import PoolLimits
 from tests.server.pool.fake_loads import WAIT_S, FakeLoads
 
 pytestmark = pytest.mark.anyio

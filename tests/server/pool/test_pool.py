@@ -47,6 +47,13 @@ async def until(condition):
             await asyncio.sleep(0.005)
 
 
+async def use_and_rest(pool, name):
+    """One request; then wait until every loaded model may be evicted."""
+    assert await use(pool, name) == name
+    await until(lambda: all(report["is_complete"] for report in pool.reports() if report["state"] == "ready"))
+    await asyncio.sleep(0.001 + max(report["start_seconds"] or 0 for report in pool.reports()))
+
+
 async def test_concurrent_requests_load_a_model_once():
     loads = FakeLoads()
     pool = pool_of(loads, "a")
@@ -60,7 +67,7 @@ async def test_the_least_recently_used_model_makes_room():
     loads = FakeLoads()
     pool = pool_of(loads, *"abc")
     for name in "abac":
-        assert await use(pool, name) == name
+        await use_and_rest(pool, name)
     assert loads.log == ["load a", "load b", "unload b", "load c"]
     assert loaded(pool) == ["a", "c"]
 
@@ -70,7 +77,7 @@ async def test_a_model_and_the_same_one_with_an_adapter_go_apart():
     same = {"uri": "/models/a", "adapter_uri": "/adapters/b", "base": "a"}
     pool = pool_of(loads, *"abc", b=same)
     for name in "bac":
-        assert await use(pool, name) == name
+        await use_and_rest(pool, name)
     assert loads.log == ["load b", "load a", "unload b", "load c"]
     assert {state.names[0]: state.parent for state in pool.listed()} == {"a": None, "b": "a", "c": None}
 
@@ -79,7 +86,7 @@ async def test_the_bytes_decide_and_not_the_number_alone():
     loads = FakeLoads(a=40, b=40, c=60)
     pool = pool_of(loads, *"abc", max_models=3)
     for name in "abc":
-        await use(pool, name)
+        await use_and_rest(pool, name)
     assert loads.log == ["load a", "load b", "unload a", "load c"]
 
 

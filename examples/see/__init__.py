@@ -1,0 +1,1 @@
+"""A model that sees, through OpenAI's client."""

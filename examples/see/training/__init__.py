@@ -1,0 +1,1 @@
+"""How the demo model that sees is trained."""
