@@ -22,9 +22,9 @@ WITHOUT_TPU = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile, since none uses a chip
 }
 
-# The best tile, rather than the smallest, which is the default.
+# The first of the best tiles that compiles, rather than the smallest one, which is the default.
 # Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/autotuner/triton.cc (GetDefaultConfig)
-TILES_BY_COST_MODEL = "--xla_gpu_experimental_cost_model_gemm_tiling_options=top=1"
+TILES_BY_COST_MODEL = "--xla_gpu_experimental_cost_model_gemm_tiling_options=top=16"
 
 
 def compiler_variables() -> dict[str, str]:
