@@ -19,7 +19,7 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.settings import Settings
 from service.start.dtype import BFLOAT16, choose_formats
-from service.start.kinds.engine_spec import choose_shapes
+from service.start.kinds.engine_spec import choose_shapes, with_kept_bits
 
 NUM_SEQS = (16, 64)
 KV_DTYPES = ("auto", "int8")
@@ -121,7 +121,7 @@ def _sizes(hidden: int, mlp: int, layers: int, **more: Any) -> Mapping[str, Any]
     return {"hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers, **more}
 
 
-MODELS: Mapping[str, Mapping[str, Any]] = {
+MODELS: dict[str, Mapping[str, Any]] = {
     "Llama 3.2 1B": LLAMA | _sizes(2048, 8192, 16, head_dim=64, tie_word_embeddings=True),
     "Qwen3 4B": QWEN3 | _sizes(2560, 9728, 36, num_attention_heads=32, tie_word_embeddings=True),
     "Llama 3.1 8B": LLAMA | _sizes(4096, 14_336, 32, head_dim=128),
@@ -131,20 +131,39 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "Qwen3 30B-A3B": QWEN3_MOE | _sizes(2048, 6144, 48),
     "gpt-oss 20B": GPT_OSS | _sizes(2880, 2880, 24),
 }
+AWQ: Mapping[str, Any] = {
+    "quantization_config": {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": 128,
+        "zero_point": True,
+        "version": "gemm",
+    }
+}
+IN_4_BITS = ", 4 bits"
+MODELS |= {f"{name}{IN_4_BITS}": MODELS[name] | AWQ for name in ("Llama 3.1 8B", "Qwen3 14B", "Qwen3 32B")}
 
 
 def fitting_shapes(model: str, device: str, num_seqs: int, kv_dtype: str = "auto") -> EngineShapes | None:
-    """Return the sizes that a start would choose with weights in bfloat16; None if the model does not fit."""
+    """Return the sizes that a start would choose with weights in bfloat16, or in 4 bits with the embedding in 8.
+
+    None if the model does not fit.
+    """
     chips = DEVICES[device]
-    settings = Settings(max_num_seqs=num_seqs, max_concurrent_requests=max(num_seqs, 64), kv_dtype=kv_dtype)
-    config = read_config(model, MODELS[model]).split_over(len(chips))
-    formats = choose_formats(settings, {"dtype": "bfloat16"}, chips[0])
+    settings = Settings(
+        max_num_seqs=num_seqs,
+        max_concurrent_requests=max(num_seqs, 64),
+        kv_dtype=kv_dtype,
+        quantization="int4" if model.endswith(IN_4_BITS) else "none",
+    )
+    formats, mesh = choose_formats(settings, {"dtype": "bfloat16"}, chips[0]), DeviceMesh(tuple(chips))
+    config = with_kept_bits(read_config(model, MODELS[model]).split_over(len(chips)), formats.quantization, mesh)
     try:
         return choose_shapes(
             settings,
             config,
             formats,
-            DeviceMesh(tuple(chips)),
+            mesh,
             usable_memory_bytes(chips),
         )
     except DoesNotFit:

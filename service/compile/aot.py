@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from service.compile.counter import planned_compilation
 from service.compile.program import Executable, Program
@@ -30,6 +31,18 @@ GPU_OPTIONS: Mapping[str, Any] = {"xla_disable_hlo_passes": "rematerialization"}
 # Products of cuBLASLt, which chooses its kernels by rules as it runs. XLA's own kernels are chosen by timing them. For
 # a GPU that is not there they get the smallest tiles, and beside weights there may be no memory to time them in.
 UNTIMED_OPTIONS: Mapping[str, Any] = {**GPU_OPTIONS, "xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
+# Products with weights in 4 bits read them as they are, and widen them inside; otherwise XLA first writes them widened.
+FOUR_BIT_OPTIONS: Mapping[str, Any] = {
+    **GPU_OPTIONS,
+    "xla_gpu_experimental_enable_subchannel_dequantisation_fusion": True,
+}
+# cuBLASLt has no such product, so tiles are those of XLA's cost model (see `use_target`) or its default. Sums that are
+# split would have no default.
+UNTIMED_FOUR_BIT_OPTIONS: Mapping[str, Any] = {
+    **FOUR_BIT_OPTIONS,
+    "xla_gpu_experimental_force_split_k": 1,
+    "xla_gpu_autotune_level": 0,
+}
 OPTIONS = {"cpu": CPU_OPTIONS, "gpu": GPU_OPTIONS}
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
@@ -114,18 +127,26 @@ def compile_program(program: Program) -> Executable:
 def _compile(lowered: jax.stages.Lowered, program: Program) -> jax.stages.Compiled:
     """Compile a program; if a GPU has no memory left to time kernels in, with kernels that are not timed."""
     device = _device_of(program)
+    has_four_bits = any(leaf.dtype == jnp.int4 for leaf in jax.tree.leaves(lowered.in_avals))
     try:
-        return lowered.compile(compiler_options(device))
+        return lowered.compile(compiler_options(device, has_four_bits=has_four_bits))
     except jax.errors.JaxRuntimeError as error:
         if device.platform != "gpu" or OUT_OF_MEMORY not in str(error):
             raise
         facts = {"executable": program.name, "reason": str(error)[:200]}
-        logger.warning("no memory to time kernels in; compiling with cuBLASLt's, which may be slower", extra=facts)
-        return lowered.compile(dict(UNTIMED_OPTIONS))
+        logger.warning("no memory to time kernels in; compiling with untimed ones, which may be slower", extra=facts)
+        return lowered.compile(dict(UNTIMED_FOUR_BIT_OPTIONS if has_four_bits else UNTIMED_OPTIONS))
 
 
-def compiler_options(device: Device) -> dict[str, Any]:
-    """Return the XLA options for programs of a device, which may be on another machine."""
+def compiler_options(device: Device, *, has_four_bits: bool = False) -> dict[str, Any]:
+    """Return the XLA options for programs of a device, which may be on another machine.
+
+    Args:
+        device: on which they will run.
+        has_four_bits: whether weights of the program are in 4 bits.
+    """
+    if device.platform == "gpu" and has_four_bits:
+        return dict(UNTIMED_FOUR_BIT_OPTIONS if is_absent(device) else FOUR_BIT_OPTIONS)
     if device.platform == "gpu" and is_absent(device):
         return dict(UNTIMED_OPTIONS)
     return dict(OPTIONS.get(device.platform, {}))

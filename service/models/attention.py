@@ -20,7 +20,7 @@ from service.models.attended import gated_heads, without_own_value
 from service.models.description import Attention
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
-from service.models.quantization import scale_name
+from service.models.quantization import scale_name, zero_name
 from service.models.rotation import Rotation
 
 ROTARY = "half_rotary_dim"
@@ -100,7 +100,9 @@ class StepAttention:
         # step, in the order of the slices.
         heads = weights["qkv"].axes[:-1]
         matrices = {
-            key: weights[key].flatten_axes(heads, "qkv") for key in ("qkv", scale_name("qkv")) if key in weights
+            key: weights[key].flatten_axes(heads, "qkv")
+            for key in ("qkv", scale_name("qkv"), zero_name("qkv"))
+            if key in weights
         }
         out = self.multiply(x, matrices, "qkv", ("embed",))
         out = hax.named(jax.lax.optimization_barrier(out.array), out.axes).unflatten_axis("qkv", heads)

@@ -48,7 +48,7 @@ def decoder_weight_specs(
         else spec
         for spec in _wide_specs(config)
     )
-    return quantized_specs(wide, quantization, config.layer_storage)
+    return quantized_specs(wide, quantization, config.layer_storage, dtype)
 
 
 def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:

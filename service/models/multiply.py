@@ -14,9 +14,9 @@ from service.device.mesh import MODEL_AXIS, DeviceMesh
 from service.kernels.products.adapters import SlotWeights, add_adapters
 from service.kernels.products.grouped import grouped_linear
 from service.kernels.products.linear import PLAIN, Products, linear
-from service.kernels.products.quantized import Fp8Products, QuantizedWeight
+from service.kernels.products.quantized import Fp8Products, GroupedWeight, QuantizedWeight
 from service.models.adapter_arrays import A, B, Parts
-from service.models.quantization import scale_name
+from service.models.quantization import scale_name, zero_name
 
 type NamedWeights = Mapping[str, NamedArray]  # those of a layer by their names in it
 type Arrays = Mapping[str, Array]  # one device's parts of weights, and of their scales
@@ -44,11 +44,11 @@ class Multiply:
         self, x: NamedArray, weights: NamedWeights, name: str, axes: tuple[str, ...], dtype: DTypeLike | None = None
     ) -> NamedArray:
         """Multiply by a weight and sum over `axes`, its last ones."""
-        weight, scale = weights[name], weights.get(scale_name(name))
+        weight = weights[name]
         kept = hax.eliminate_axes(x.axes, axes)
         out = linear(
             x.rearrange((*kept, *axes)).array,
-            weight.array if scale is None else QuantizedWeight(weight.array, scale.array),
+            _stored(weights, name),
             self.products,
             num_in_axes=len(axes),
             dtype=dtype,
@@ -120,3 +120,14 @@ class Multiply:
         if self.mesh is None:
             return x
         return hax.named(self.mesh.constrain(x.array, [axis.name for axis in x.axes]), x.axes)
+
+
+def _stored(weights: NamedWeights, name: str) -> Array | QuantizedWeight | GroupedWeight:
+    """Return a weight with the scales and zero points that lie beside it."""
+    weight, scale = weights[name].array, weights.get(scale_name(name))
+    if scale is None:
+        return weight
+    if weight.dtype != jnp.int4:
+        return QuantizedWeight(weight, scale.array)
+    zero = weights.get(zero_name(name))
+    return GroupedWeight(weight, scale.array, None if zero is None else zero.array)

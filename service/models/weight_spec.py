@@ -1,13 +1,16 @@
 """The arrays of a model, and the checkpoint tensors that each of them is made from; no jax."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from service.models.stored.layers import WIDE, LayerStorage, StoredTensor
 
 FLOAT32 = np.dtype(np.float32)
+INT4 = np.dtype(ml_dtypes.int4)  # of which a device has two in a byte, and the host one
 MODEL_PREFIX = "model."
 BASE_PREFIXES = (MODEL_PREFIX, "transformer.")  # of the bare model's tensors in a model with a head
 
@@ -33,6 +36,7 @@ class TensorSource:
     packing: LayerStorage | None = None  # of a weight that several tensors hold
     rows: tuple[int, int] | None = None  # the first, and the one after the last, that are this part; None for all
     is_transposed: bool = False  # whether the checkpoint holds it with its last two axes exchanged
+    made_from: "TensorSource | None" = None  # the packed weight that it is a part of: its scales or its zero points
 
     @property
     def elements(self) -> tuple[int, int]:
@@ -54,6 +58,8 @@ class TensorSource:
     @property
     def stored(self) -> tuple[StoredTensor, ...]:
         """The tensors of the checkpoint that hold it."""
+        if self.made_from is not None:
+            return self.made_from.stored
         if self.packing is not None:
             return self.packing.tensors(self.name, self.shape)
         shape = (*self.shape[:-2], *self.shape[:-3:-1]) if self.is_transposed else self.shape
@@ -76,5 +82,10 @@ class WeightSpec:
 
     @property
     def num_bytes(self) -> int:
-        """The size of the whole array."""
+        """The size of the whole array on the host."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+
+def device_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
+    """Return the size of an array on a device."""
+    return -(-math.prod(shape) // 2) if dtype == INT4 else math.prod(shape) * dtype.itemsize

@@ -17,7 +17,7 @@ LOCAL_FOLDER = Path("models")
 SOURCES = ("model_uri", "gcs_bucket", "catalogue_uri", "models_config")
 
 type Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-type WeightStorage = Literal["none", "int8", "fp8"]
+type WeightStorage = Literal["none", "int8", "fp8", "int4"]
 type KvDtype = Literal["auto", "bfloat16", "int8", "fp8"]
 
 
@@ -204,9 +204,10 @@ class Settings(BaseModel):
     quantization: WeightStorage = Field(
         default="none",
         description="The storage of weights. `none`: as in the checkpoint, in DTYPE, or in int8 if it has a "
-        "quantization_config. `int8`, `fp8` (float8_e4m3fn): 8 bits with a scale per row, quantized while the "
-        "checkpoint is read. Products also quantize activations per token; with `fp8` only on GPUs since Ada. See "
-        "docs/quantization.md.",
+        "quantization_config; a GPU keeps its 4 bits. `int8`, `fp8` (float8_e4m3fn): 8 bits with a scale per "
+        "row, quantized while the checkpoint is read. Products also quantize activations per token; with `fp8` only on "
+        "GPUs since Ada. `int4`: the layers keep the 4 bits of a checkpoint of AWQ, GPTQ or W4A16, the embedding and "
+        "the unembedding become int8. See docs/quantization.md.",
     )
     kv_dtype: KvDtype = Field(
         default="auto",

@@ -22,6 +22,10 @@ WITHOUT_TPU = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile, since none uses a chip
 }
 
+# The first of the best tiles that compiles, rather than the smallest one, which is the default.
+# Source: https://github.com/openxla/xla/blob/main/xla/backends/gpu/autotuner/triton.cc (GetDefaultConfig)
+TILES_BY_COST_MODEL = "--xla_gpu_experimental_cost_model_gemm_tiling_options=top=16"
+
 
 def compiler_variables() -> dict[str, str]:
     """Return the variables read by jax and XLA that can affect compiled code."""
@@ -52,6 +56,25 @@ def dispatch_to_gpus_asynchronously() -> None:
     A value set by the operator takes precedence.
     """
     os.environ.setdefault(ASYNC_DISPATCH_VARIABLE, "1")
+
+
+def estimate_tiles() -> None:
+    """Have XLA choose the tiles of its own products by its cost model, for a GPU on which it cannot time them.
+
+    The option is a map, which only the variable can set. It is read once per process, here, and the variable is as
+    before then, since bundles have it in their keys.
+    """
+    from jaxlib import xla_client
+
+    before = os.environ.get("XLA_FLAGS")
+    os.environ["XLA_FLAGS"] = f"{before or ''} {TILES_BY_COST_MODEL}".strip()
+    try:
+        xla_client.CompileOptions()
+    finally:
+        if before is None:
+            del os.environ["XLA_FLAGS"]
+        else:
+            os.environ["XLA_FLAGS"] = before
 
 
 def describe_no_tpu() -> None:

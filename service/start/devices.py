@@ -9,7 +9,7 @@ from service.device.chips import TARGETS, Chip, Target
 from service.device.gpu_target import target_config
 from service.device.memory import Device
 from service.errors import TargetUnavailable
-from service.settings.compiler import describe_no_tpu
+from service.settings.compiler import describe_no_tpu, estimate_tiles
 
 if TYPE_CHECKING:
     from service.compile.counter import CompileCounter
@@ -49,6 +49,8 @@ def use_target(name: str) -> Devices:
 
     jax.config.update("jax_platforms", "cpu")
     target = TARGETS[name]
+    if target.chip.platform == "gpu":
+        estimate_tiles()
     options = _gpu_options(name, target.chip) if target.chip.platform == "gpu" else _tpu_options(target)
     try:
         description = topologies.get_topology_desc(**options)

@@ -19,9 +19,9 @@ from service.device.memory import expects_cpu, host_memory_bytes
 from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.encoders.registry import any_encoder_weight_specs, is_encoder, read_encoder_config
-from service.models.quantization import Quantization
+from service.models.quantization import Quantization, kept_storage
 from service.models.registry import read_config
-from service.models.weight_spec import WeightSpec
+from service.models.weight_spec import INT4, WeightSpec
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.dtype import choose_dtype, choose_weight_dtype
@@ -87,6 +87,8 @@ def _expected(settings: Settings, checkpoint: LocatedCheckpoint, cancelled: thre
         specs = weight_specs(settings, checkpoint)
     except UnsupportedModel:
         return None  # the engine's spec raises it
+    if any(spec.dtype == INT4 for spec in specs):
+        return None  # they do not stay in the host's arrays
     fits = host_bytes(specs) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
     return ExpectedWeights(specs, cancelled) if fits else None
 
@@ -104,7 +106,9 @@ def weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[Wei
         return any_encoder_weight_specs(config, dtype)
     decoder = read_config(uri, hub_config, settings.max_model_len)
     weight_dtype = choose_weight_dtype(settings.dtype, hub_config)
-    return decoder_weight_specs(decoder, dtype, Quantization(settings.quantization), weight_dtype)
+    quantization = Quantization(settings.quantization)
+    decoder = replace(decoder, layer_storage=kept_storage(decoder.layer_storage, quantization, "cpu"))
+    return decoder_weight_specs(decoder, dtype, quantization, weight_dtype)
 
 
 def prefetch_weights(

@@ -5,7 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from service.compile.aot import CPU_OPTIONS, GPU_OPTIONS, UNTIMED_OPTIONS, compile_programs, compiler_options
+from service.compile.aot import (
+    CPU_OPTIONS,
+    FOUR_BIT_OPTIONS,
+    GPU_OPTIONS,
+    UNTIMED_FOUR_BIT_OPTIONS,
+    UNTIMED_OPTIONS,
+    compile_programs,
+    compiler_options,
+)
 from service.compile.counter import CompileCounter
 from service.compile.program import Program
 from tests.device.devices import NamedDevice
@@ -37,6 +45,13 @@ def test_the_options_are_those_of_the_platform_that_is_compiled_for(platform, op
 def test_products_for_a_gpu_on_another_machine_are_not_left_to_kernels_that_want_timing():
     elsewhere = SimpleNamespace(platform="gpu", client=SimpleNamespace(local_devices=list))
     assert compiler_options(elsewhere) == UNTIMED_OPTIONS
+
+
+def test_products_of_4_bits_are_widened_inside_the_product_wherever_the_gpu_is():
+    elsewhere = SimpleNamespace(platform="gpu", client=SimpleNamespace(local_devices=list))
+    assert compiler_options(NamedDevice(0, "gpu"), has_four_bits=True) == FOUR_BIT_OPTIONS
+    assert compiler_options(elsewhere, has_four_bits=True) == UNTIMED_FOUR_BIT_OPTIONS
+    assert compiler_options(NamedDevice(0, "tpu"), has_four_bits=True) == {}
 
 
 def test_the_counter_sees_a_compilation_and_an_executable_causes_none():

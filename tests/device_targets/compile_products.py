@@ -1,4 +1,4 @@
-"""Compile products with 8 bits for a machine that is not there, and print what XLA made of them.
+"""Compile products with 8 and 4 bits for a machine that is not there, and print what XLA made of them.
 
 Those of activations and weights, and those of attention over a cache in 8 bits.
 
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 from jaxtyping import DTypeLike
 
+from service.compile.aot import compiler_options
 from service.device.chips import TARGETS
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, Scoring
@@ -24,13 +25,14 @@ from service.kernels.cache_layout import CacheLayout
 from service.kernels.gpu import TritonAttention
 from service.kernels.paging import Paging
 from service.kernels.products.linear import PLAIN, linear
-from service.kernels.products.quantized import FP8, QuantizedWeight, choose_fp8_products
+from service.kernels.products.quantized import FP8, GroupedWeight, QuantizedWeight, choose_fp8_products
 from service.kernels.tpu_kv8 import Kv8Attention
 from service.start.devices import use_target
 from tests.device_targets.hlo import ARRAY, INSTRUCTION, num_elements
 
 NUM_OUT, NUM_IN = 8192, 2048
 NUM_TOKENS = (1, 64)  # of a decode step of one sequence, and of many
+GROUP_SIZE = 128  # columns
 DTYPES = {"int8": jnp.int8, "fp8": FP8}
 ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
 
@@ -48,6 +50,14 @@ def main(target: str) -> None:
             weight = QuantizedWeight(make((NUM_OUT, NUM_IN), dtype), make((NUM_OUT,), jnp.float32))
             compiled = product.lower(make((num_tokens, NUM_IN), jnp.bfloat16), weight).compile()
             report["products"][f"{name}, {num_tokens}"] = facts_of(compiled)
+    for num_groups in (1, NUM_IN // GROUP_SIZE):
+        for num_tokens in (*NUM_TOKENS, 512):
+            make = functools.partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
+            of_groups = make((NUM_OUT, num_groups), jnp.bfloat16)
+            weight = GroupedWeight(make((NUM_OUT, NUM_IN), jnp.int4), of_groups, of_groups)
+            lowered = product.lower(make((num_tokens, NUM_IN), jnp.bfloat16), weight)
+            compiled = lowered.compile(compiler_options(device, has_four_bits=True))
+            report["products"][f"int4 in {num_groups} groups, {num_tokens}"] = facts_of(compiled)
     kernels = {dtype: TritonAttention() if is_gpu else Kv8Attention(jnp.dtype(dtype).name) for dtype in (jnp.int8, FP8)}
     report["attention"] = {
         jnp.dtype(dtype).name: facts_of(compiled_attention(SingleDeviceSharding(device), kernel, dtype))

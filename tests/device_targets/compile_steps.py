@@ -11,18 +11,19 @@ time; where all of a decode step is one program, that has all layers if it choos
 """
 
 import json
-import math
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 
-from scripts.memory_table import MODELS
+from scripts.memory_table import IN_4_BITS, MODELS
 from service.compile.aot import compile_programs
 from service.compile.program import Executable, Program
 from service.device.memory import usable_memory_bytes
 from service.engine.steps.keys import Sample, Sampler, SingleProgram, Whole, samplers, step_keys
+from service.models.weight_spec import device_bytes as weight_bytes
 from service.settings import Settings
 from service.start.devices import use_target
 from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
@@ -39,7 +40,11 @@ def main(target: str, model: str, kv_dtype: str = "auto", max_loras: str = "0") 
     devices = use_target(target).devices
     located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]), layout=None)
     settings = Settings(
-        max_num_seqs=NUM_SEQS, max_concurrent_requests=NUM_SEQS, kv_dtype=kv_dtype, max_loras=int(max_loras)
+        max_num_seqs=NUM_SEQS,
+        max_concurrent_requests=NUM_SEQS,
+        kv_dtype=kv_dtype,
+        max_loras=int(max_loras),
+        quantization="int4" if model.endswith(IN_4_BITS) else "none",
     )
     spec = choose_engine_spec(settings, located, devices)
     programs = [*steps_of(few_layers(spec, NUM_LAYERS)), *whole_step_of(spec)]
@@ -115,7 +120,7 @@ def facts_of(program: Program, executable: Executable, num_logits: int) -> dict:
 def device_bytes(leaf: jax.ShapeDtypeStruct) -> int:
     """The size of one device's part of an array."""
     shape = leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape)
-    return math.prod(shape) * leaf.dtype.itemsize
+    return weight_bytes(shape, np.dtype(leaf.dtype))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""Products with weights in 8 bits, compiled for machines that are not there: the weights are read as they are stored.
+"""Products with weights in 8 and 4 bits, compiled for machines that are not there: weights are read as they are stored.
 
 `make test-all` installs the compilers into `.tools/targets`; without one its tests are skipped.
 """
 
 import json
+import math
 import os
+import re
 import subprocess
 
 import pytest
 
 from tests.device_targets.test_compiled_steps import ROOT, target_python
 
+TILE = re.compile(r'"output_tiles":\[\{"sizes":\["(\d+)","(\d+)"')
 TARGETS = [("gpu", "l4", "native"), ("gpu", "h100", "native"), ("tpu", "v5e-1", "fused"), ("tpu", "v6e-1", "fused")]
 
 
@@ -21,7 +24,15 @@ def test_a_product_reads_the_octets_of_its_weight_and_keeps_no_wider_copy(platfo
     report = compile_products(platform, target)
     assert report["fp8"] == fp8
     name_of = {"int8": "s8", "fp8": "f8e4m3fn"}  # in HLO
+    in_4_bits = {name: facts for name, facts in report["products"].items() if name.startswith("int4")}
+    if platform == "gpu":
+        # Products of any number of tokens, whose tiles are not the smallest.
+        assert [name for name, facts in in_4_bits.items() if facts["kept"]] == []
+        tiles = [TILE.findall(facts["entry"]) for name, facts in in_4_bits.items() if "16 groups, 512" in name]
+        assert [[math.prod(map(int, tile)) >= 64 * 64 for tile in found] for found in tiles] == [[True]]
     for name, facts in report["products"].items():
+        if name in in_4_bits:
+            continue
         # The weight itself may be moved closer to the processor; nothing as large has wider elements.
         assert set(facts["kept"]) <= {name_of[name.partition(",")[0]]}, (name, facts["entry"])
         assert facts["temp_bytes"] < report["weight_elements"] * 1.1, name

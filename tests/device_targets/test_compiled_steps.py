@@ -15,6 +15,8 @@ SMALL, LARGE = "Llama 3.2 1B", "Llama 3.1 8B"
 STEPS = [
     *(("triton", target, model, "auto", 0) for target in ("l4", "h100", "rtx-pro-6000") for model in (SMALL, LARGE)),
     ("triton", "h100", LARGE, "auto", 4),
+    ("triton", "l4", f"{LARGE}, 4 bits", "auto", 0),
+    ("triton", "h100", f"{LARGE}, 4 bits", "auto", 4),
     ("triton", "h100", LARGE, "fp8", 0),
     ("ragged", "v5e-1", SMALL, "auto", 0),  # the larger one does not fit
     ("ragged", "v5e-4", LARGE, "auto", 0),

@@ -10,7 +10,7 @@ from service.device.native.library import native_code
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging
 from service.kernels.products.linear import PLAIN, SPLIT, Products, choose_products, linear
-from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight, choose_fp8_products
+from service.kernels.products.quantized import FP8, Fp8Products, GroupedWeight, QuantizedWeight, choose_fp8_products
 from service.models.decoder import Decoder
 from service.models.quantization import MAX_INT8_ROW
 from service.models.registry import read_config
@@ -181,3 +181,23 @@ def test_rows_as_long_as_are_served_do_not_overflow():
     for sign in (1.0, -1.0):
         made = linear(jnp.full((2, MAX_INT8_ROW), sign), weight, PLAIN)
         np.testing.assert_allclose(made, np.full((2, 2), -128.0 * sign * MAX_INT8_ROW), rtol=1e-6)
+
+
+@pytest.mark.parametrize("products", [SPLIT, PLAIN], ids=["in parts", "plain"])
+@pytest.mark.parametrize(("num_groups", "has_zeros"), [(1, False), (1, True), (3, False), (3, True)])
+@pytest.mark.parametrize("num_tokens", [1, 9])
+def test_a_product_in_4_bits_is_that_of_the_numbers_that_groups_stand_for(num_tokens, num_groups, has_zeros, products):
+    random = np.random.default_rng(0)
+    x = random.standard_normal((num_tokens, 96), np.float32)
+    values = random.integers(-8, 8, (5, 6, num_groups, 96 // num_groups))
+    scale = random.uniform(0.001, 0.01, (5, 6, num_groups)).astype(np.float32)
+    zero = random.integers(-8, 8, scale.shape).astype(np.float32) if has_zeros else np.zeros_like(scale)
+    expected = x @ ((values - zero[..., None]) * scale[..., None]).reshape(30, 96).T
+    weight = GroupedWeight(
+        jnp.asarray(values.reshape(5, 6, 96), jnp.int4), jnp.asarray(scale), jnp.asarray(zero) if has_zeros else None
+    )
+    made = linear(jnp.asarray(x), weight, products, dtype=jnp.bfloat16)
+    assert (made.shape, made.dtype) == ((num_tokens, 5, 6), jnp.bfloat16)
+    np.testing.assert_allclose(
+        linear(jnp.asarray(x), weight, products).reshape(num_tokens, 30), expected, atol=1e-4, rtol=0
+    )

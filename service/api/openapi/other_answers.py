@@ -31,8 +31,8 @@ class Model(AnswerObject):
     """The dimensions of an encoder's vectors; absent for a model that generates text."""
     dtype: str | None = None
     """The dtype of activations, such as `bfloat16`; absent for an encoder."""
-    quantization: Literal["none", "int8", "fp8"] | None = None
-    """How weights are stored: `none` in `dtype`, `int8` and `fp8` in 8 bits with scales; absent for an encoder."""
+    quantization: Literal["none", "int8", "fp8", "int4"] | None = None
+    """How weights of layers are stored: `none` in `dtype`, others in 8 or 4 bits with scales; absent for an encoder."""
     kv_dtype: str | None = None
     """The dtype of cached keys and values, such as `bfloat16` or `int8`; absent for an encoder."""
 

@@ -155,6 +155,12 @@ def match_tensors(
         if tensor.is_int8 and max_rank is None:
             reason = f"the checkpoint stores {tensor.name!r} in int8, which takes no update. Merge before quantizing"
             raise RefusedAdapter(adapter.uri, WEIGHTS, f"{PREFIX}{module}", reason)
+        if max_rank is None and tensor.packing is not None and tensor.packing.is_kept:
+            reason = (
+                f"{tensor.name!r} stays in 4 bits, which take no update. Serve the adapter in a slot (MAX_LORAS), or "
+                "set QUANTIZATION=int8"
+            )
+            raise RefusedAdapter(adapter.uri, WEIGHTS, f"{PREFIX}{module}", reason)
         rank = adapter.config.rank_of(module)
         if max_rank is not None and rank > max_rank:
             raise RefusedAdapter(adapter.uri, WEIGHTS, module, f"has rank {rank}; MAX_LORA_RANK is {max_rank}")

@@ -16,7 +16,7 @@ from jaxtyping import Array, DTypeLike, Float, Float32, Int32, Num, UInt8
 from service.device.mesh import DeviceMesh
 from service.device.native.library import NativeCode, native_code
 from service.kernels.products.native import native_bfloat16, native_float32, native_int8, serves_float32, serves_int8
-from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight, quantize_tokens
+from service.kernels.products.quantized import FP8, Fp8Products, GroupedWeight, QuantizedWeight, quantize_tokens
 
 type NumSplits = tuple[tuple[int, int], ...]
 """The number of parts of a weight, as pairs (largest number of tokens, parts); unsplit beyond the last."""
@@ -62,7 +62,7 @@ def choose_products(mesh: DeviceMesh, dtype: np.dtype) -> Products:
 
 def linear(
     x: Float[Array, "*token_in"],
-    weight: Float[Array, "*out_in"] | QuantizedWeight,
+    weight: Float[Array, "*out_in"] | QuantizedWeight | GroupedWeight,
     products: Products,
     *,
     num_in_axes: int = 1,
@@ -74,7 +74,7 @@ def linear(
 
     Args:
         x: tokens, with any number of leading axes.
-        weight: unquantized, int8 or FP8; with int8, each token is quantized for the product too.
+        weight: unquantized, int8, FP8 or int4; with int8, each token is quantized for the product too.
         products: how the device computes products.
         num_in_axes: the number of axes to sum over.
         dtype: the dtype of the result; None for that of `x`.
@@ -82,6 +82,8 @@ def linear(
         spans: first and end of each run of tokens that are wanted; the product of others may be zero. None for all.
     """
     num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
+    if isinstance(weight, GroupedWeight):
+        return _grouped_product(x, weight, products.num_splits, num_in_axes, dtype)
     if not isinstance(weight, QuantizedWeight):
         if _is_native(x, weight, products.native, num_tokens, has_spans=spans is not None):
             native = native_bfloat16 if weight.dtype == jnp.bfloat16 else native_float32
@@ -164,6 +166,33 @@ def _product_in_parts(
 
     sums = jax.lax.map(product, weight_bytes, batch_size=max(WIDENED_ELEMENTS // weight_bytes.shape[1], 1))
     return sums.T.reshape(*token_shape, *out_shape)
+
+
+def _grouped_product(
+    x: Float[Array, "*token_in"],
+    weight: GroupedWeight,
+    num_splits: NumSplits,
+    num_in_axes: int,
+    dtype: DTypeLike | None,
+) -> Float[Array, "*token_out"]:
+    if num_splits == UNSPLIT and weight.scale.shape[-1] > 1:
+        return _product(x, weight.widened(x.dtype), UNSPLIT, num_in_axes, dtype)
+    if num_splits == UNSPLIT:  # a group of all columns, whose scale waits until they are summed
+        sums = _product(x, weight.values.astype(x.dtype), UNSPLIT, num_in_axes, jnp.float32)
+        if weight.zero is not None:
+            of_tokens = jnp.sum(x, -1, jnp.float32)
+            sums = sums - jnp.tensordot(of_tokens, weight.zero[..., 0].astype(jnp.float32), 0)
+        scale = jax.lax.expand_dims(weight.scale[..., 0].astype(jnp.float32), range(x.ndim - num_in_axes))
+        return (sums * scale).astype(dtype or x.dtype)
+    # XLA:CPU would widen the whole weight in memory first.
+    tokens, num_in = x.reshape(-1, weight.values.shape[-1]), weight.values.shape[-1]
+
+    def product(row: GroupedWeight) -> Float32[Array, " token"]:
+        return _product(tokens, row.widened(x.dtype), UNSPLIT, 1, jnp.float32)
+
+    rows = jax.tree.map(lambda part: part.reshape(-1, part.shape[-1]), weight)
+    sums = jax.lax.map(product, rows, batch_size=max(WIDENED_ELEMENTS // num_in, 1))
+    return _as_asked(sums.T, x, weight.values, num_in_axes, dtype)
 
 
 def _product(

@@ -1,4 +1,4 @@
-"""Products with 8-bit weights, by activations quantized in the step or by unquantized ones.
+"""Products with weights in 8 bits, by activations quantized in the step or by unquantized ones, or in 4 bits.
 
 Source: Dettmers et al. 2022, arXiv:2208.07339, section 2.1 (absmax quantization, by token and by row).
 """
@@ -21,6 +21,24 @@ class QuantizedWeight(NamedTuple):
 
     values: Num[Array, "*out_in"]  # int8 or float8_e4m3fn
     scale: Float32[Array, "*out"]
+
+
+class GroupedWeight(NamedTuple):
+    """A 4-bit weight whose rows have a scale, and a zero point or none, for each group of columns."""
+
+    values: Num[Array, "*out_in"]  # int4
+    scale: Float[Array, "*out_group"]
+    zero: Float[Array, "*out_group"] | None
+
+    def widened(self, dtype: DTypeLike) -> Float[Array, "*out_in"]:
+        """Return the weight in a wider type: a zero point subtracted, then scaled; exact in float32.
+
+        In the type of activations throughout, XLA:GPU does this inside the product, which then reads 4 bits.
+        """
+        groups = self.values.reshape(*self.scale.shape, -1).astype(dtype)
+        if self.zero is not None:
+            groups = groups - self.zero.astype(dtype)[..., None]
+        return (groups * self.scale.astype(dtype)[..., None]).reshape(self.values.shape)
 
 
 class Fp8Products(StrEnum):

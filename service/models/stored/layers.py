@@ -41,11 +41,19 @@ class LayerStorage:
     has_order: bool = False  # whether columns of a group lie apart; else groups are of consecutive columns
     scale_suffix: str = "_scale"  # in the name of an FP8 weight's scales
     wide_modules: tuple[str, ...] = ()  # modules whose weights, and those of all modules in them, are not quantized
+    is_kept: bool = False  # whether integers of 4 bits stay so on the device, and not as rows of 8 bits
 
     @property
     def is_exact(self) -> bool:
         """Whether every type of activations holds the weights exactly, so that they are not quantized anew."""
         return self.encoding is Encoding.MXFP4
+
+    @property
+    def obstacle_to_four_bits(self) -> str | None:
+        """Why weights cannot stay in 4 bits on a device; None if they can."""
+        if self.encoding not in (Encoding.PACKED, Encoding.AWQ, Encoding.GPTQ) or self.bits != 4:
+            return f"stores {self.encoding.value} of {self.bits} bits"
+        return "stores the columns of a group apart (desc_act, or actorder = 'group')" if self.has_order else None
 
     def holds(self, weight: str) -> bool:
         """Return whether a weight of a linear layer is quantized, by its name in a checkpoint that is not."""

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, override
 
@@ -36,7 +36,7 @@ from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import encoder_groups as groups_of_encoder
 from service.models.layer_groups import layer_groups
-from service.models.quantization import MAX_INT8_ROW, Quantization, layers_quantization
+from service.models.quantization import MAX_INT8_ROW, Quantization, kept_storage, layers_quantization
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.models.weight_spec import WeightSpec
@@ -229,6 +229,7 @@ def choose_engine_spec(
     may_stay_stored = mesh.is_host and isinstance(layout, SnapshotLayout) and not layout.is_conversion
     formats = choose_formats(settings, located.hub_config, mesh.devices[0], may_stay_stored=may_stay_stored)
     dtype, quantization, kv_dtype, weight_dtype = formats
+    config = with_kept_bits(config, quantization, mesh)
     _check_rows(config, quantization)
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
     kernel = _choose_kernel(config, formats, mesh)
@@ -301,6 +302,23 @@ def _check_adapter_cache(
 
 def _slot_specs(specs: Sequence[WeightSpec], adapters: AdapterShapes | None, dtype: np.dtype) -> tuple[WeightSpec, ...]:
     return () if adapters is None else adapter_specs(specs, adapters, dtype)
+
+
+def with_kept_bits(config: DecoderConfig, quantization: Quantization, mesh: DeviceMesh) -> DecoderConfig:
+    """Return the description in which the layers' weights stay in 4 bits if they can, and may.
+
+    Raises:
+        SettingsError: QUANTIZATION is int4, and the checkpoint has no such weights.
+    """
+    storage = config.layer_storage
+    obstacle = "is not quantized" if storage is None else storage.obstacle_to_four_bits
+    if quantization is Quantization.INT4 and obstacle is not None:
+        message = (
+            f"is int4, which keeps the 4 bits of a checkpoint of AWQ, GPTQ or W4A16, but this one {obstacle}. Set it "
+            "to none or int8."
+        )
+        raise SettingsError("QUANTIZATION", message)
+    return replace(config, layer_storage=kept_storage(storage, quantization, mesh.platform))
 
 
 def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:

@@ -1,6 +1,5 @@
 """Interfaces between a start and the kinds of models: the spec before weights are loaded, and the running model."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,7 +12,7 @@ from service.bundles.key import BundleKey
 from service.compile.program import Executable, Program
 from service.device.mesh import DeviceMesh
 from service.engine.device_thread import DeviceThread
-from service.models.weight_spec import WeightSpec
+from service.models.weight_spec import WeightSpec, device_bytes
 
 if TYPE_CHECKING:
     from service.api.served import Served
@@ -147,4 +146,4 @@ class ModelSpec(ABC):
 
 def weights_bytes(specs: Iterable[WeightSpec], mesh: DeviceMesh) -> int:
     """Return the size of weights on each device."""
-    return sum(math.prod(mesh.shard_shape(spec.axes, spec.shape)) * spec.dtype.itemsize for spec in specs)
+    return sum(device_bytes(mesh.shard_shape(spec.axes, spec.shape), spec.dtype) for spec in specs)

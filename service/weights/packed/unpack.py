@@ -1,4 +1,4 @@
-"""Dequantization of packed weights to rows of float32.
+"""Unpacking of packed weights to rows of float32, or of integers in 4 bits with scales and zero points of groups.
 
 An integer becomes (value - zero point) * scale, by row and group; an FP8 value is multiplied by the scale of its block,
 a number of MXFP4 by two to the power of its block's exponent.
@@ -10,9 +10,10 @@ from functools import cache
 
 import ml_dtypes
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Num
 
 from service.models.stored.layers import MXFP4_BLOCK, WORD_BITS, Encoding, LayerStorage
+from service.models.weight_spec import INT4
 from service.weights.packed.words import unpack, unpack_awq
 
 BLOCK_ELEMENTS = 1024 * 1024  # float32 elements unpacked at a time
@@ -32,30 +33,66 @@ class UnreadableWeight(Exception):
 
 def unpacked_rows(
     storage: LayerStorage, shape: tuple[int, ...], tensors: Tensors
-) -> Iterator[Float32[np.ndarray, "row in"]]:
-    """Yield a weight's rows in order, a block at a time.
+) -> Iterator[tuple[Float32[np.ndarray, "row in"]]]:
+    """Yield a weight's dequantized rows in order, a block at a time.
 
     Raises:
         UnreadableWeight: a scale is not positive and finite, or a tensor contradicts the configuration or the shape.
     """
     if storage.encoding is Encoding.MXFP4:
-        yield from _mxfp4_rows(shape[-1], tensors)
+        for block in _mxfp4_rows(shape[-1], tensors):
+            yield (block,)
         return
     num_out, num_in = shape
+    scales, columns = _checked(storage, num_out, num_in, tensors)
+    for rows in _blocks(num_out, num_in):
+        if storage.encoding is Encoding.FP8:
+            yield (_fp8_rows(storage, tensors["values"], scales, rows),)
+        else:
+            integers, zeros = _integers(storage, tensors, rows, num_in), _zeros(storage, tensors, rows)
+            yield (_scaled(integers, zeros, scales[rows], columns),)
+
+
+def grouped_rows(
+    storage: LayerStorage, shape: tuple[int, ...], tensors: Tensors
+) -> Iterator[tuple[Num[np.ndarray, "row _"], ...]]:
+    """Yield the integers of a weight's rows in 4 bits, the scales of their groups, and zero points if there are some.
+
+    Integers and zero points are those of the checkpoint less 8, so that 4 bits with a sign hold them.
+
+    Raises:
+        UnreadableWeight: as `unpacked_rows`.
+    """
+    num_out, num_in = shape
+    scales, columns = _checked(storage, num_out, num_in, tensors)
+    assert columns is None, "columns of a group that lie apart are not kept in 4 bits"
+    middle = np.uint8(2 ** (storage.bits - 1))
+    for rows in _blocks(num_out, num_in):
+        integers = np.ascontiguousarray(_integers(storage, tensors, rows, num_in))
+        # Of the sum's two's complement the lowest 4 bits are what counts.
+        values, zeros = (integers ^ middle).view(INT4), _zeros(storage, tensors, rows)
+        if isinstance(zeros, np.ndarray):
+            yield values, scales[rows], zeros.astype(np.float32) - np.float32(middle)
+        else:
+            yield values, scales[rows]
+
+
+def _blocks(num_out: int, num_in: int) -> Iterator[slice]:
+    """Yield ranges of rows; zero points of several rows share a word, so each is a multiple of WORD_BITS rows."""
+    step = max(WORD_BITS, BLOCK_ELEMENTS // num_in // WORD_BITS * WORD_BITS)
+    for start in range(0, num_out, step):
+        yield slice(start, min(start + step, num_out))
+
+
+def _checked(
+    storage: LayerStorage, num_out: int, num_in: int, tensors: Tensors
+) -> tuple[Float32[np.ndarray, "row group"], np.ndarray | None]:
+    """Return the scales, and the group of each column or None."""
     scales = _checked_scales(storage, tensors["scales"])
     columns = _checked_groups(storage, num_in, scales.shape[1], tensors)
     if "shape" in tensors and tensors["shape"].tolist() != [num_out, num_in]:
         raise UnreadableWeight("shape", f"is {tensors['shape'].tolist()}; config.json makes it {[num_out, num_in]}")
-    # Zero points of several rows share a word, so a block is a multiple of WORD_BITS rows.
-    step = max(WORD_BITS, BLOCK_ELEMENTS // num_in // WORD_BITS * WORD_BITS)
-    for start in range(0, num_out, step):
-        rows = slice(start, min(start + step, num_out))
-        if storage.encoding is Encoding.FP8:
-            yield _fp8_rows(storage, tensors["values"], scales, rows)
-        else:
-            yield _scaled(
-                _integers(storage, tensors, rows, num_in), _zeros(storage, tensors, rows), scales[rows], columns
-            )
+    return scales, columns
 
 
 def _checked_scales(storage: LayerStorage, stored: np.ndarray) -> Float32[np.ndarray, "row group"]:
