@@ -19,7 +19,7 @@ MAX_TEXT_CHARS = 8 * 1024  # of a prompt; its tokens are counted later
 MAX_SEED = 2**63 - 1
 STREAMED_FORMATS = ("json", "text")
 
-type ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
+type AudioResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
 type Granularity = Literal["segment", "word"]
 
 
@@ -89,7 +89,7 @@ class AudioRequest(WireObject):
     """The language that is spoken, by its ISO 639-1 code or its name in English; without it, it is detected."""
     prompt: str | None = Field(default=None, max_length=MAX_TEXT_CHARS)
     """A text in whose style and spelling the transcript goes on; at most half of the model's context."""
-    response_format: ResponseFormat | Literal["diarized_json"] = "json"
+    response_format: AudioResponseFormat | Literal["diarized_json"] = "json"
     """`json`, `text`, `srt`, `vtt`, or `verbose_json` for segments, words and their times."""
     temperature: float = Field(default=0.0, ge=0, le=1)
     """The first temperature of a ladder in steps of 0.2 up to 1, which is climbed while a text is unlikely or repeats
