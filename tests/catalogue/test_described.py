@@ -112,7 +112,7 @@ def test_a_model_is_loaded_with_its_own_settings_and_else_with_those_of_the_proc
             "models:\n - name: a\n   uri: gs://bucket/a\n   pin: step\n   generations: {b: 1}",
             "line 4: pin: contradicts 'generations'",
         ),
-        ("models:\n - name: a\n   quantization: int4", "line 3: quantization: .*'none', 'int8' or 'fp8'"),
+        ("models:\n - name: a\n   quantization: int3", "line 3: quantization: .*'none', 'int8', 'fp8' or 'int4'"),
         ("models:\n - name: a\n   kv_dtype: int4", "line 3: kv_dtype: "),
         ("models:\n - name: a\n   defaults: 0.7", "line 3: defaults: "),
         ("models:\n - name: a\n   defaults:\n    top_p: 0.5\n    temperature: 3", "line 5: defaults.temperature: "),

@@ -51,9 +51,9 @@ def test_a_second_request_joins_while_the_first_runs(engine, model):
         begun = await anext(iterator)
         second = await read(submit(engine, "second", max_tokens=3))
         assert second[0] == model.expected((2, 3), 3)
-        remaining = [event async for event in iterator]
-        assert remaining[-1].finish_reason is FinishReason.LENGTH
-        told = [token_id for event in (begun, *remaining) for token_id in event.token_ids]
+        events = [begun, *[event async for event in iterator]]
+        assert events[-1].finish_reason is FinishReason.LENGTH
+        told = [token_id for event in events for token_id in event.token_ids]
         assert told == model.expected((2, 3), 40)
 
     asyncio.run(main())

@@ -193,7 +193,7 @@ async function answer() {
   item.setAttribute("aria-busy", "true");
   at("messages").append(item);
   if (before) renderFacts(before, path().at(-1), ACTIONS); // it is no longer the last
-  let first = 0, last = 0, savedMs = began, isWaiting = false, paintMs = 0;
+  let first = 0, last = 0, savedMs = began, outcome = "", isWaiting = false, paintMs = 0;
   const paint = () => {
     const start = performance.now();
     isWaiting = false;
@@ -211,7 +211,7 @@ async function answer() {
   const save = (facts = message.facts) => {
     savedMs = performance.now();
     chat.messages.set(message.id, message);
-    persist(chat, { leaf: message.id, updated: Date.now() }, [{ ...message, facts }]);
+    return persist(chat, { leaf: message.id, updated: Date.now() }, [{ ...message, facts }]);
   };
   const read = async () => {
     const options = { include_usage: true, continuous_usage_stats: true };
@@ -238,8 +238,8 @@ async function answer() {
       paintSoon();
     }
   };
-  const over = read().then(() => announce(`Answer complete. ${message.content.slice(0, 400)}`), (error) => {
-    if (error.name === "AbortError") { message.facts.reason = "stopped"; announce("Stopped."); return; }
+  const over = read().then(() => { outcome = `Answer complete. ${message.content.slice(0, 400)}`; }, (error) => {
+    if (error.name === "AbortError") { message.facts.reason = "stopped"; outcome = "Stopped."; return; }
     message.error = error.message;
     if (error.status === 401) askForKey(error.message);
   }).finally(() => {
@@ -247,14 +247,15 @@ async function answer() {
     state.running = null;
     item.removeAttribute("aria-busy");
     // Without a token there is no message to keep.
-    if (message.content || message.thinking) save();
-    else if (!message.error) {
+    const hasText = Boolean(message.content || message.thinking), saving = hasText ? save() : null;
+    if (!hasText && !message.error) {
       item.remove();
       if (before) renderFacts(before, path().at(-1), ACTIONS);
     }
     paint();
     showRunning();
-  });
+    return saving;
+  }).then(() => { if (outcome) announce(outcome); });
   state.running = { controller, over };
   showRunning();
   follow();

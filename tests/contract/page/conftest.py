@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from tests.contract.page.site import running_site
 
@@ -20,6 +20,7 @@ FLAGS = (
     "--use-fake-ui-for-media-stream",
 )
 TIMEOUT_MS = 20_000
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook

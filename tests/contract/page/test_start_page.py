@@ -44,5 +44,6 @@ def test_a_conversation_outlives_a_restart_of_the_service(site, open_page):
     page.get_by_label("Message", exact=True).fill("hi")
     page.keyboard.press("Enter")
     expect(page.locator("li.assistant .text")).to_have_text("Hello world")
+    expect(page.get_by_role("status").filter(has_text="Answer complete.")).to_have_count(1)  # and kept
     page.reload()
     expect(page.locator("li.assistant .text")).to_have_text("Hello world")
