@@ -3,15 +3,19 @@
 python -m benchmarks.peers.transformers_whisper CHECKPOINT
 """
 
+import json
 import sys
 import time
 import wave
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.worker import Generate, run_worker
 
 BATCH_SIZES = (4, 8, 16)
+NO_TIMESTAMPS = 50362  # of the English vocabulary
+MAX_TOKENS = 224
 
 
 def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
@@ -22,6 +26,9 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
 
     folder = sys.argv[1]
     model = transformers.WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
+    described = json.loads(Path(folder, "config.json").read_text())
+    model.generation_config.update(**{name: described[name] for name in tokens}, no_timestamps_token_id=NO_TIMESTAMPS)
     extract = transformers.WhisperFeatureExtractor()
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
 
@@ -33,7 +40,7 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
         sounds = [samples(path) for path in paths]
         features = extract(sounds, sampling_rate=16_000, return_tensors="pt").input_features
         with torch.inference_mode():
-            ids = model.generate(features, do_sample=False)
+            ids = model.generate(features, do_sample=False, max_new_tokens=MAX_TOKENS)
         return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
     best: dict[int, int] = {}  # batch size by number of files
