@@ -52,6 +52,7 @@ class NativeBuildHook(BuildHookInterface):
         except CompileError as error:
             if os.environ.get("LEVSERVE_NATIVE") == "require":
                 raise
+            (Path(self.root) / LIBRARY).unlink(missing_ok=True)  # an older one, which no longer fits the sources
             advice = "XLA computes all products on a CPU. Install g++ or clang++ and reinstall."
             self.app.display_warning(f"{error} {advice}")
             return

@@ -66,6 +66,7 @@ def test_without_a_compiler_that_works_the_package_is_complete_unless_the_librar
     assert (status, "XLA computes all products on a CPU" in messages) == (0, True)
     assert not any(name.endswith(".so") for name in names)
     assert any(name.endswith("none-any.whl") for name in names)
+    assert not (project / LIBRARY).exists()
     status, messages, _ = build(project, "wheel", **nothing, LEVSERVE_NATIVE="require")
     assert (status != 0, "CompileError" in messages) == (True, True)
 
