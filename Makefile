@@ -8,7 +8,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Each process writes the bytecode of what it imports from here, and later ones read it: half a second of a start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage check fix demo-model page-libraries evaluate tool-calls search hear schemas bench bench-constrained bench-start bench-loading \
+.PHONY: help serve test test-all coverage check fix demo-model page-libraries evaluate tool-calls search hear see schemas bench bench-constrained bench-start bench-loading \
   bench-catalogue bench-embeddings bench-audio bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
