@@ -6,19 +6,19 @@
 Source: https://docs.vllm.ai/en/latest/examples/offline_inference/openai_batch.html (`file_url`)
 """
 
-import base64
-import binascii
 import json
 from pathlib import Path
 from typing import Any
 
 from service.api.batch.lines import BadLine
+from service.api.generation.data_urls import decode, encoded_content
 
 AUDIO_URLS = ("/v1/audio/transcriptions", "/v1/audio/translations")
 FILE_URL = "file_url"
 PARAM = f"body.{FILE_URL}"
 LOCAL = "file:"
 EXAMPLE = "data:audio/wav;base64,"
+KINDS = ("audio", "video", "application")
 
 
 def check_recording(body: dict[str, Any], folder: Path) -> None:
@@ -33,7 +33,7 @@ def check_recording(body: dict[str, Any], folder: Path) -> None:
     if url.startswith(LOCAL):
         if not (path := _path(url, folder)).is_file():
             raise BadLine("invalid_value", f"Invalid '{PARAM}': there is no file {path}.", PARAM)
-    elif not (url.startswith("data:") and url.partition(",")[0].endswith(";base64")):
+    elif encoded_content(url, KINDS) is None:
         message = f"Invalid '{PARAM}': it must be a file, as '{LOCAL}monday.mp3', or its content, as '{EXAMPLE}…'."
         raise BadLine("invalid_value", message, PARAM)
 
@@ -52,10 +52,10 @@ def read_recording(body: dict[str, Any], folder: Path) -> bytes:
     try:
         if url.startswith(LOCAL):
             return _path(url, folder).read_bytes()
-        return base64.b64decode(url.partition(",")[2], validate=True)
+        return decode(encoded_content(url, KINDS) or "")
     except OSError as error:
         message = f"Invalid '{PARAM}': {_path(url, folder)} cannot be read: {error.strerror}."
-    except binascii.Error:
+    except ValueError:
         message = f"Invalid '{PARAM}': what follows '{EXAMPLE}' must be base64."
     raise BadLine("invalid_value", message, PARAM)
 
