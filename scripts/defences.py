@@ -100,7 +100,7 @@ DEFENCES = (
     Defence("T25", "service/api/http/errors.py", 'f"The server had an error. Request id: {request_id}."', "repr(error)",
             f"{THREATS}t25_a_fault_of_ours_shows_no_detail"),
     Defence("T26", "service/api/http/receive.py",
-            "if method in METHODS_WITH_BODY and not is_accepted:", "if False:",
+            'if scope["method"] in METHODS_WITH_BODY and not is_accepted:', "if False:",
             f"{THREATS}t26_pages_of_other_origins"),
     Defence("T27", "service/server/connection.py",
             "size = self.transport.get_write_buffer_size()\n        self._write_timer =", "_ =",

@@ -1,13 +1,14 @@
 """The ASGI application: routes, error handlers and middleware; the engine and the start are known by Protocols only."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from service.api.backend import Backend
+from service.api.backend import Backend, may_see
 from service.api.description import Documents
 from service.api.http.admission import Places
 from service.api.http.auth import KeyCheck
@@ -15,7 +16,7 @@ from service.api.http.call import ApiContext
 from service.api.http.errors import ErrorAnswers, logged_error_answer
 from service.api.http.form import FORM_BYTES
 from service.api.http.keys import ApiKeys
-from service.api.http.receive import Accepted, BodyLimit
+from service.api.http.receive import Accepted, AcceptedBodies, BodyLimit
 from service.api.http.request_queue import Caps, RequestQueue
 from service.api.routes import Routes
 from service.api.work.long_body import LongBodies
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 FILES = "/v1/files"
 AUDIO = ("/v1/audio/transcriptions", "/v1/audio/translations")
 FORM = "multipart/form-data"
+CHATS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations")
 NO_CAPS, NO_KEYS = Caps(), ApiKeys()
 
 
@@ -50,6 +52,7 @@ def create_api(
     responses: "ResponseStore | None" = None,
     max_file_bytes: int = 0,
     max_audio_bytes: int = 25 * 1024 * 1024,
+    max_image_body_bytes: int = 32 * 1024 * 1024,
     remote_images: "RemoteImages | None" = None,
     yield_to_steps: Callable[[], None] = lambda: None,
 ) -> FastAPI:
@@ -69,6 +72,7 @@ def create_api(
         responses: those that are kept; None to keep none.
         max_file_bytes: a larger file is refused.
         max_audio_bytes: a larger recording is refused.
+        max_image_body_bytes: a larger body is refused if a model takes images; `max_body_bytes` is the rest's bound.
         remote_images: fetches images by their addresses; None to refuse them.
         yield_to_steps: lowers the priority of a thread that works on a long text.
     """
@@ -83,8 +87,14 @@ def create_api(
         default_max_tokens=default_max_tokens,
         default_temperature=default_temperature,
         text_threads=text_threads,
-        long_bodies=LongBodies(queue.long_work, text_threads, max_body_bytes=max_body_bytes),
+        long_bodies=LongBodies(
+            queue.long_work,
+            text_threads,
+            max_body_bytes=max_body_bytes,
+            max_image_body_bytes=max_image_body_bytes,
+        ),
         media=MediaProcesses(text_threads, max_file_bytes=max_audio_bytes),
+        max_body_bytes=max_body_bytes,
         remote_images=remote_images,
     )
     app.state.batches = batches
@@ -93,16 +103,28 @@ def create_api(
     app.state.documents = Documents()
     _handle_errors(app)
     # The last one added is the outermost.
-    audio = Accepted(max_audio_bytes + FORM_BYTES, request_timeout_s, FORM)
-    uploads: dict[str, Accepted] = dict.fromkeys(AUDIO, audio)
-    if batches is not None:
-        uploads[FILES] = Accepted(max_file_bytes + FORM_BYTES, request_timeout_s, FORM)
-    held_bytes = {path: 0 if path == FILES else accepted.max_bytes for path, accepted in uploads.items()}
-    app.add_middleware(BodyLimit, accepted=Accepted(max_body_bytes, body_timeout_s), uploads=uploads)
-    app.add_middleware(Places, queue=queue, max_body_bytes=max_body_bytes, uploads=held_bytes)
+    accepted = AcceptedBodies(
+        Accepted(max_body_bytes, body_timeout_s, setting="MAX_BODY_BYTES"),
+        uploads=_uploads(max_audio_bytes, None if batches is None else max_file_bytes, request_timeout_s),
+        with_images=Accepted(max_image_body_bytes, request_timeout_s, setting="MAX_IMAGE_BODY_BYTES"),
+        image_paths=CHATS,
+        may_see=partial(may_see, backend),
+    )
+    app.add_middleware(BodyLimit, accepted=accepted)
+    app.add_middleware(Places, queue=queue, accepted=accepted)
     app.add_middleware(KeyCheck, keys=keys)
     app.add_middleware(ErrorAnswers)
     return app
+
+
+def _uploads(max_audio_bytes: int, max_file_bytes: int | None, timeout_s: float) -> dict[str, Accepted]:
+    """Return the forms that paths take; None for no files."""
+    audio = Accepted(max_audio_bytes + FORM_BYTES, timeout_s, FORM, "MAX_AUDIO_BYTES")
+    uploads = dict.fromkeys(AUDIO, audio)
+    if max_file_bytes is not None:
+        most = max_file_bytes + FORM_BYTES
+        uploads[FILES] = Accepted(most, timeout_s, FORM, "BATCH_FILE_BYTES", is_held=False)
+    return uploads
 
 
 def _handle_errors(app: FastAPI) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from service.api.served import Served
+from service.errors import ServiceError
 
 
 class Lease:
@@ -31,6 +32,11 @@ class ModelState:
     max_model_len: int | None  # tokens; None if it is not known before the model has been loaded
     facts: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None  # the name of the model that its adapter updates
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """What the model takes."""
+        return self.facts.get("modalities", {}).get("input", ("text",))
 
 
 @runtime_checkable
@@ -123,3 +129,12 @@ def ready_state(model: Served) -> ModelState:
         max_model_len=model.max_model_len,
         facts={"capabilities": list(model.capabilities), **model.facts},
     )
+
+
+def may_see(backend: Backend) -> bool:
+    """Return whether a model takes images; one that is not loaded may."""
+    try:
+        listed = backend.listed()
+    except ServiceError:
+        return False  # no model can answer now
+    return any(state.state != "ready" or "image" in state.inputs for state in listed)

@@ -27,7 +27,7 @@
     │   ├── BodyTooSlow                408 (limit_s)
     │   ├── AudioTooLong               413 (limit_s)
     │   ├── ImageTooLarge              413 (limit_pixels)
-    │   ├── BodyTooLarge               413 (limit_bytes)
+    │   ├── BodyTooLarge               413 (limit_bytes, setting)
     │   ├── FilesFull                  413 (taken_bytes, limit_bytes)
     │   ├── UnsupportedMediaType       415
     │   ├── ClientDisconnected         499

@@ -344,9 +344,18 @@ class BodyTooLarge(RequestError):
     status = 413
     code = "request_too_large"
 
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"The request's body is larger than the limit of {limit_bytes} bytes.")
-        self.limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, setting: str | None = None, *, param: str | None = None) -> None:
+        """State the limit.
+
+        Args:
+            limit_bytes: of the body; with `param`, of the body without its images.
+            setting: what the operator sets the limit by.
+            param: the field that is too large.
+        """
+        what = "The request's body" if param is None else f"'{param}' without images"
+        by = "" if setting is None else f" ({setting})"
+        super().__init__(f"{what} is larger than the limit of {limit_bytes} bytes{by}.", param=param)
+        self.limit_bytes, self.setting = limit_bytes, setting
 
 
 class UnsupportedMediaType(RequestError):

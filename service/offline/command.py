@@ -50,6 +50,7 @@ async def _answer(settings: Settings, loaded: LoadedModel, metrics: Metrics, sou
         default_temperature=settings.default_temperature,
         max_body_bytes=settings.max_body_bytes,
         max_audio_bytes=settings.max_audio_bytes,
+        max_image_body_bytes=settings.image_body_bytes,
     )
     api = AccessLog(api, metrics=metrics, strict_fields=settings.strict_fields)
     return await run_batch(api, source, target, concurrency=settings.max_concurrent_requests)

@@ -56,6 +56,7 @@ class Api:
             responses=open_responses(settings),
             max_file_bytes=settings.batch_file_bytes,
             max_audio_bytes=settings.max_audio_bytes,
+            max_image_body_bytes=settings.image_body_bytes,
             remote_images=_remote_images(settings),
             yield_to_steps=partial(yield_to_steps, LONG_TEXT_NICENESS),
         )
@@ -73,7 +74,7 @@ class Api:
             self._backend,
             self._metrics,
             max_in_flight=min(settings.max_num_seqs, max(1, settings.max_concurrent_requests // 2)),
-            max_line_bytes=settings.max_body_bytes,
+            max_line_bytes=settings.image_body_bytes,
         )
         self._worker.start()
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, Valid
 from service.errors import SettingsError
 
 MIN_SIGNING_KEY_CHARS = 32
+MAX_IMAGE_BODY_BYTES = 32 * 1024 * 1024
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*?#]+")
 # Defaults with LOCAL_DEV. A single slot also means few executables, which makes a first start short.
 LOCAL_DEFAULTS = {"host": "127.0.0.1", "log_format": "text", "max_num_seqs": 1}
@@ -298,6 +299,13 @@ class Settings(BaseModel):
         description="The largest accepted recording, in bytes. A larger one gets a 413. It is held in memory, and "
         "counts for MAX_OPEN_BODY_BYTES; so do its samples later, 2 MB a minute.",
     )
+    max_image_body_bytes: int | None = Field(
+        default=None,
+        ge=1024,
+        description="The largest accepted body of a chat with images, in bytes, if a model takes images and the body "
+        "states its Content-Length; without its images it may have MAX_BODY_BYTES. A larger one gets a 413 without "
+        "being read. Unset: 32 MiB, but at least MAX_BODY_BYTES and at most MAX_OPEN_BODY_BYTES.",
+    )
     max_image_tokens: int | None = Field(
         default=None,
         ge=16,
@@ -489,12 +497,23 @@ class Settings(BaseModel):
         if self.max_open_body_bytes < self.max_body_bytes:
             reason = f"is {self.max_open_body_bytes}, less than one body of MAX_BODY_BYTES ({self.max_body_bytes})."
             raise SettingsError("MAX_OPEN_BODY_BYTES", reason)
+        if not self.max_body_bytes <= self.image_body_bytes <= self.max_open_body_bytes:
+            reason = f"is {self.image_body_bytes}; it must be from MAX_BODY_BYTES ({self.max_body_bytes}) to "
+            reason += f"MAX_OPEN_BODY_BYTES ({self.max_open_body_bytes})."
+            raise SettingsError("MAX_IMAGE_BODY_BYTES", reason)
         if self.max_concurrent_requests < self.max_num_seqs:
             raise SettingsError(
                 "MAX_CONCURRENT_REQUESTS",
                 f"is {self.max_concurrent_requests}, fewer than the {self.max_num_seqs} slots of MAX_NUM_SEQS.",
             )
         return self
+
+    @property
+    def image_body_bytes(self) -> int:
+        """The largest body of a chat with images."""
+        if self.max_image_body_bytes is not None:
+            return self.max_image_body_bytes
+        return max(self.max_body_bytes, min(MAX_IMAGE_BODY_BYTES, self.max_open_body_bytes))
 
     @property
     def has_catalogue(self) -> bool:

@@ -42,7 +42,7 @@ def service(request):
     made.fastapi.state.context.media.end()
 
 
-def service_of(template=TEMPLATE, **model):
+def service_of(template=TEMPLATE, limits=None, **model):
     facts = {
         "tokenizer": TOKENIZER,
         "vocab_size": TOKENIZER.vocab_size,
@@ -50,7 +50,7 @@ def service_of(template=TEMPLATE, **model):
         "vision": vision(),
         "max_model_len": 256,
     }
-    return Service(model=facts | model)
+    return Service(model=facts | model, **(limits or {}))
 
 
 def ask(service, messages, **fields):

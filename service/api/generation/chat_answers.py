@@ -26,7 +26,11 @@ class StartedChat(NamedTuple):
 
 async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises as `see`, `make_prompt`, `chat_rules` and `submit`."""
-    seen = None if model.vision is None else await see(call, model, model.vision, body)
+    seen = None
+    if model.vision is None:
+        call.check_text_bytes(0)
+    else:
+        seen = await see(call, model, model.vision, body)
     # A function that another process can be sent.
     make_prompt = partial(chat_prompt, key=call.cache_salt, images=None if seen is None else seen.texts)
     prompt_end, prompt_ids, ignored, num_images = await call.make_prompt(make_prompt, body, model)

@@ -22,7 +22,7 @@ COARSE = "low"  # the `detail` that asks for few tokens
 class SeenImage(NamedTuple):
     """An image whose size is known."""
 
-    source: ImageSource
+    param: str  # the field that it came from
     content: bytes
     plan: Any  # of the model's cutter
 
@@ -59,7 +59,9 @@ class SeenImages:
             message = f"The images of this request take {sum(counts)} tokens; about {most} fit. Send fewer."
             raise InvalidParameter(message, param="messages")
         starts = _starts(prompt_ids, self._vision.token_id, counts)
-        self._call.hold_bytes(sum(_num_bytes(image) for image in self._images))
+        body = self._call.long_body
+        num_bytes = sum(_num_bytes(image) for image in self._images)
+        self._call.hold_bytes(num_bytes + (0 if body is None else len(body.content)))
         parts = [part for image in images for part in await self._parts(image)]
         return tuple(
             PlacedMedium(Medium(_digest(part), part.features, part.num_rows), start, part.grid)
@@ -70,7 +72,7 @@ class SeenImages:
         cutter, media = self._vision.cutter, self._call.api.media
         pictures = await _of_call(
             self._call,
-            media.pictures(image.content, image.plan.resizes, cutter.resampling, param=image.source.param),
+            media.pictures(image.content, image.plan.resizes, cutter.resampling, param=image.param),
         )
         return cutter.shown(image.plan, pictures)
 
@@ -81,9 +83,11 @@ async def see(call: Call, model: ServedModel, vision: Vision, body: ChatCompleti
     Raises:
         InvalidParameter, UnsupportedParameter: an image is not where or as it may be.
         UnreadableImage, ImageTooLarge, ImageTooLaborious: it is no image.
+        BodyTooLarge: the body is too large without its images.
         ContextLengthExceeded: the context has no room for so many images.
     """
     sources = await call.make_prompt(partial(image_sources, key=call.cache_salt), body, model)
+    call.check_text_bytes(sum(len(source.url) for source in sources))
     if len(sources) * vision.cutter.fewest_rows > model.max_model_len:
         raise ContextLengthExceeded(
             prompt_tokens=len(sources) * vision.cutter.fewest_rows,
@@ -96,7 +100,7 @@ async def see(call: Call, model: ServedModel, vision: Vision, body: ChatCompleti
     for source in sources:
         content = await _content(call, source)
         size = await _of_call(call, call.api.media.image_size(content, param=source.param))
-        images.append(SeenImage(source, content, vision.cutter.plan(size, is_coarse=source.detail == COARSE)))
+        images.append(SeenImage(source.param, content, vision.cutter.plan(size, is_coarse=source.detail == COARSE)))
     return SeenImages(call, vision, images)
 
 

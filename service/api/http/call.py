@@ -14,7 +14,7 @@ from service.api.http.ignored import IgnoredFields
 from service.api.http.keys import NO_KEY, ApiKey
 from service.api.http.request_queue import Place, RequestQueue
 from service.api.schema.ignored import IgnoredField
-from service.errors import ClientDisconnected, DeadlineExceeded, QueueTimeout
+from service.errors import BodyTooLarge, ClientDisconnected, DeadlineExceeded, QueueTimeout
 from service.observability.clock import Clock, QueueDeadline
 from service.observability.metrics import Metrics
 from service.observability.trace_context import TraceContext, parse_trace_context
@@ -47,6 +47,7 @@ class ApiContext:
     text_threads: "TextThreads"
     long_bodies: "LongBodies"
     media: "MediaProcesses"
+    max_body_bytes: int  # of a body without its images
     remote_images: "RemoteImages | None"
 
 
@@ -180,6 +181,11 @@ class Call:
         """Count what the request holds in memory from now on, instead of its body; raises BodyBytesFull."""
         if self.place is not None:
             self.api.queue.hold(self.place, num_bytes)
+
+    def check_text_bytes(self, num_image_bytes: int) -> None:
+        """Check the length of the body without its images; raises BodyTooLarge."""
+        if self.long_body is not None and len(self.long_body.content) - num_image_bytes > self.api.max_body_bytes:
+            raise BodyTooLarge(self.api.max_body_bytes, "MAX_BODY_BYTES", param="messages")
 
     def release_models(self) -> None:
         """Let the models of the request be unloaded."""

@@ -1,9 +1,8 @@
 """Read a request's body, bounded in size and time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -74,11 +73,51 @@ async def parsed_body[T: WireObject](request: Request, kind: type[T], content: b
 
 @dataclass(frozen=True)
 class Accepted:
-    """The bodies that a path takes."""
+    """The bodies that a request may have."""
 
     max_bytes: int
     timeout_s: float  # for a whole body to arrive
     media_type: str = JSON
+    setting: str | None = None  # what the operator sets the limit by
+    is_held: bool = True  # in memory
+
+
+class AcceptedBodies:
+    """What bodies each request may have: by its path, and larger ones if there may be images in them."""
+
+    def __init__(
+        self,
+        usual: Accepted,
+        *,
+        uploads: Mapping[str, Accepted],
+        with_images: Accepted,
+        image_paths: Collection[str],
+        may_see: Callable[[], bool],
+    ) -> None:
+        """Keep the bounds.
+
+        Args:
+            usual: the bodies of paths that are not named.
+            uploads: those of paths that take forms.
+            with_images: those of chats with images; one that states its length counts for no more than it is.
+            image_paths: where chats are.
+            may_see: tells whether a model takes images.
+        """
+        self._usual, self._uploads, self._with_images = usual, uploads, with_images
+        self._image_paths, self._may_see = image_paths, may_see
+
+    def of(self, scope: Scope) -> Accepted:
+        """Return what a request may have."""
+        path = scope["path"]
+        if path in self._image_paths and (stated_length(scope) or 0) > self._usual.max_bytes and self._may_see():
+            return self._with_images
+        return self._uploads.get(path, self._usual)
+
+
+def stated_length(scope: Scope) -> int | None:
+    """Return the length of a body that its header states, in bytes; None for none, or one that is no length."""
+    length = Headers(scope=scope).get("content-length", "")
+    return int(length) if length.isdecimal() and len(length) <= MAX_LENGTH_DIGITS else None
 
 
 class BodyLimit:
@@ -87,41 +126,37 @@ class BodyLimit:
     It counts bytes as they arrive, since a chunked body does not state its length.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, accepted: Accepted, uploads: Mapping[str, Accepted] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, accepted: AcceptedBodies) -> None:
         """Wrap an app.
 
         Args:
             app: the app that reads the bodies.
             accepted: the bodies that it may read.
-            uploads: the bodies that it may read on paths that differ.
         """
         self._app = app
         self._accepted = accepted
-        self._uploads = uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; reading a refused body raises the reason, so a wrong path or method comes first."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        accepted = self._uploads.get(scope["path"], self._accepted)
-        refusal = _refusal(scope["method"], Headers(scope=scope), accepted)
+        accepted = self._accepted.of(scope)
+        refusal = _refusal(scope, accepted)
         await self._app(scope, _bounded(receive, accepted) if refusal is None else _refusing(refusal), send)
 
 
-def _refusal(method: str, headers: Headers, accepted: Accepted) -> RequestError | None:
-    length = headers.get("content-length", "0")
-    if not length.isdecimal() or len(length) > MAX_LENGTH_DIGITS or int(length) > accepted.max_bytes:
-        return BodyTooLarge(accepted.max_bytes)
+def _refusal(scope: Scope, accepted: Accepted) -> RequestError | None:
+    headers, length = Headers(scope=scope), stated_length(scope)
+    if ("content-length" in headers and length is None) or (length or 0) > accepted.max_bytes:
+        return BodyTooLarge(accepted.max_bytes, accepted.setting)
     if headers.get("content-encoding", "identity").lower() != "identity":
         return UnsupportedMediaType("Content-Encoding is not supported: send the body uncompressed.")
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     # A page of another origin may send these without asking first, so a browser must name JSON.
     is_json = media_type == JSON or ("origin" not in headers and media_type in UNSTATED_MEDIA_TYPES)
     is_accepted = is_json if accepted.media_type == JSON else media_type == accepted.media_type
-    if method in METHODS_WITH_BODY and not is_accepted:
+    if scope["method"] in METHODS_WITH_BODY and not is_accepted:
         return UnsupportedMediaType(f"Content-Type must be {accepted.media_type}.")
     return None
 
@@ -143,7 +178,7 @@ def _bounded(receive: Receive, accepted: Accepted) -> Receive:
         num_bytes += len(message.get("body", b""))
         is_complete = not message.get("more_body", False)
         if num_bytes > accepted.max_bytes:
-            raise BodyTooLarge(accepted.max_bytes)
+            raise BodyTooLarge(accepted.max_bytes, accepted.setting)
         return message
 
     return bounded

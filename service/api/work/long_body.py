@@ -25,6 +25,7 @@ from service.worker.process import MEBIBYTE, WorkerProcess
 PROCESSOR_S = 30.0  # for one call
 # Of memory: the interpreter, and a body as the largest structure and the most tokens that it can have.
 BASE_BYTES, BYTES_PER_BODY_BYTE = 768 * MEBIBYTE, 256
+BYTES_PER_IMAGE_BODY_BYTE = 32  # of a body that is mostly base64: copies of it, and lists of numbers at worst
 # After its client has left, a call may go on for as long as a new process would take to start.
 GRACE_S = 1.0
 IDLE_S = 60.0  # until a process without calls is ended
@@ -43,17 +44,22 @@ class LongBody(NamedTuple):
 class LongBodies:
     """Works on one body at a time; belongs to the event loop."""
 
-    def __init__(self, turns: LongWork, threads: TextThreads, *, max_body_bytes: int) -> None:
+    def __init__(
+        self, turns: LongWork, threads: TextThreads, *, max_body_bytes: int, max_image_body_bytes: int = 0
+    ) -> None:
         """Start nothing yet.
 
         Args:
             turns: when the next body's turn is.
             threads: where the answers of the process are waited for.
-            max_body_bytes: the longest body.
+            max_body_bytes: the longest body without images.
+            max_image_body_bytes: the longest one with images.
         """
         self.process = WorkerProcess(
             failure=BodyTooLaborious,
-            memory_bytes=BASE_BYTES + BYTES_PER_BODY_BYTE * max_body_bytes,
+            memory_bytes=BASE_BYTES
+            + BYTES_PER_BODY_BYTE * max_body_bytes
+            + BYTES_PER_IMAGE_BODY_BYTE * max_image_body_bytes,
             processor_s=PROCESSOR_S,
         )
         self._turns, self._threads = turns, threads

@@ -39,6 +39,7 @@ REFUSALS = [
     errors.MethodNotAllowed("no"),
     errors.BodyTooSlow(1.0),
     errors.BodyTooLarge(5),
+    errors.BodyTooLarge(5, "MAX_BODY_BYTES", param="messages"),
     errors.UnsupportedMediaType("no"),
     errors.ClientDisconnected(),
     errors.Overloaded(running=1, limit=1, retry_after_s=7),
