@@ -12,6 +12,7 @@ from service.smoke.hearing import check_hearing, hear
 from service.smoke.latency import check_latency
 from service.smoke.readiness import wait_until_ready
 from service.smoke.report import Finding
+from service.smoke.seeing import check_seeing
 from service.smoke.session import Check, Kind, Session
 from service.smoke.vectors import check_vectors, vectors_request
 
@@ -51,6 +52,8 @@ def check_models(session: Session) -> Finding:
     expect_status(one, 200)
     expect_value(one, json_of(one), "id", (model,))
     length, capabilities = json_of(one).get("max_model_len"), json_of(one).get("capabilities")
+    modalities = json_of(one).get("modalities")
+    session.sees = isinstance(modalities, dict) and "image" in (modalities.get("input") or ())
     session.capabilities = frozenset(capabilities) if isinstance(capabilities, list) else None
     return Finding(", ".join(served) + (f", context of {length} tokens" if length else ""), {"models": served})
 
@@ -159,6 +162,7 @@ ALL_CHECKS = (
     Check("errors", check_errors),
     Check("stream", check_stream, frozenset({"ready", "models"}), kind=Kind.TEXT),
     Check("completions", check_completions, frozenset({"ready", "models"}), kind=Kind.TEXT),
+    Check("seeing", check_seeing, frozenset({"ready", "models", "chat"}), kind=Kind.TEXT, is_of_images=True),
     Check("vectors", check_vectors, frozenset({"ready", "models"}), kind=Kind.VECTORS),
     Check("hearing", check_hearing, frozenset({"ready", "models"}), kind=Kind.TRANSCRIPTS),
     Check("latency", check_latency, frozenset({"ready", "models", "stream", "vectors", "hearing"})),

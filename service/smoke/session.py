@@ -31,6 +31,7 @@ class Session:
     model: str | None = None  # set by the check `models`
     adapter: str | None = None  # of the model, set by the check `models` if one is served
     takes_messages: bool = True  # unset by the check `chat` if the model has no chat template
+    sees: bool = False  # whether the model takes images, set by the check `models`
     capabilities: frozenset[str] | None = None  # of the model, if /v1/models lists them
     outcomes: list[Outcome] = field(default_factory=list)
 
@@ -54,9 +55,10 @@ class Check:
     run: Callable[[Session], Finding]
     needs: frozenset[str] = frozenset({"ready"})
     kind: Kind | None = None  # of the models that it applies to; None for all
+    is_of_images: bool = False  # whether it applies to models that see alone
 
     def applies(self, session: Session) -> bool:
-        return self.kind in (None, session.kind)
+        return self.kind in (None, session.kind) and (session.sees or not self.is_of_images)
 
 
 def run_checks(session: Session, checks: tuple[Check, ...]) -> Iterator[Outcome]:

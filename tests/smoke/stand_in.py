@@ -38,6 +38,7 @@ class StandIn:
     is_strict: bool = False  # refuse unknown fields
     names_ignored: bool = True  # name unknown fields in a header
     is_done_sent: bool = True
+    sees: bool = False  # take images
     is_cut: bool = False  # close a stream in the middle of a chunk
     lines: list[str] = field(default_factory=list)  # what was asked
 
@@ -67,7 +68,9 @@ class StandIn:
         return Answer(503, {"status": "starting", **progress})
 
     def _route(self, path: str, document: dict[str, Any]) -> Answer:
-        one = {"id": self.model, "object": "model", "max_model_len": 128}
+        one: dict[str, Any] = {"id": self.model, "object": "model", "max_model_len": 128}
+        if self.sees:
+            one["modalities"] = {"input": ["text", "image"], "output": ["text"]}
         match path:
             case "/v1/models":
                 return Answer(200, {"object": "list", "data": [one]})

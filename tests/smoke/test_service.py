@@ -11,6 +11,7 @@ from tests.contract.random_whisper import write_random_whisper
 from tests.encoder import tiny
 from tests.encoder.test_scores import write_reranker
 from tests.process import running_service
+from tests.sighted import save_qwen
 
 pytestmark = pytest.mark.usefixtures("cold_start")
 
@@ -58,6 +59,16 @@ def test_a_service_that_hears_is_green(tmp_path):
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
     assert "green: 6 passed" in ran.stdout
     assert "the same as a stream" in ran.stdout
+
+
+@pytest.mark.slow
+def test_a_service_that_sees_is_green(tmp_path):
+    save_qwen(tmp_path / "model")
+    with running_service(model_uri=tmp_path / "model", local_model_cache=tmp_path / "cache", max_num_seqs=2) as service:
+        ran = levserve_smoke(service.url)
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
+    assert "green: 9 passed" in ran.stdout
+    assert "of a red square" in ran.stdout
 
 
 def test_a_wrong_key_and_a_wrong_model_are_red(service):

@@ -1,11 +1,14 @@
 """`levserve smoke` is green against a service that is in order, and red, with what is wrong, against any other."""
 
+import base64
+import io
 import json
 import socket
 import threading
 import time
 
 import pytest
+from PIL import Image, UnidentifiedImageError
 
 from service.cli import build_parser
 from service.smoke.client import Client, Credentials
@@ -231,6 +234,42 @@ def test_a_chat_answer_that_is_wrong(smoke, changes, message):
     assert (ran.code, ran.failed) == (1, ["chat"])
     assert message in ran.out
     assert ran.statuses["stream"] == "ok"
+
+
+SHOWN = "a question about an image"
+
+
+@pytest.mark.parametrize(
+    ("answered", "message"),
+    [
+        (Answer(200, {"choices": [{"finish_reason": "stop", "message": {"content": " "}}]}), f"{SHOWN} is empty"),
+        (Answer(500, error("broken")), f"{SHOWN} is answered with 500, not 200"),
+        (Answer(400, error("reads text alone")), f"{SHOWN} is answered with 400, not 200"),
+    ],
+)
+def test_a_model_that_sees_is_asked_about_an_image(smoke, answered, message):
+    right = StandIn().generate({"model": "tiny"}, is_chat=True).document
+
+    def images_of(document):
+        content = document.get("messages", [{}])[0].get("content", "")
+        return [part["image_url"]["url"] for part in content if isinstance(part, dict) and "image_url" in part]
+
+    def answer(document, seen):
+        for url in images_of(document):
+            try:
+                Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).load()
+            except UnidentifiedImageError:
+                return Answer(400, error("no image", param="messages"))
+            return seen
+        return None
+
+    ran = smoke(StandIn({CHAT: lambda document: answer(document, Answer(200, right))}, sees=True))
+    assert (ran.code, ran.statuses["seeing"]) == (0, "ok"), ran.out
+    assert '"Hello" of a red square' in ran.out
+    wrong = answered if answered.status != 200 else Answer(200, right | answered.document)
+    ran = smoke(StandIn({CHAT: lambda document: answer(document, wrong)}, sees=True))
+    assert (ran.code, ran.failed) == (1, ["seeing"])
+    assert message in ran.out
 
 
 def completing(logprobs) -> StandIn:
