@@ -347,7 +347,7 @@ def main() -> None:
     """Read the command line, and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("examples/see/model"), help="the checkpoint")
-    parser.add_argument("--steps", type=int, default=2500, help="training steps")
+    parser.add_argument("--steps", type=int, default=3500, help="training steps")
     parser.add_argument("--initial", type=Path, help="the checkpoint of an earlier run, to train further")
     arguments = parser.parse_args()
     train(arguments.steps, make_tokenizer(), arguments.output, arguments.initial)
