@@ -26,7 +26,8 @@ class BareSteps:
         assert isinstance(engine.runner, Runner)
         self._runner = engine.runner
         self._shapes = engine.shapes
-        self._read_speed = measure_read_speed(engine.runner.product_weights)
+        weights = engine.runner.product_weights
+        self._weights_bytes, self._read_speed = sum(array.nbytes for array in weights), measure_read_speed(weights)
 
     def run(self, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
         """Run the steps of a wave and return the seconds of its prefill and decode steps."""
@@ -41,7 +42,7 @@ class BareSteps:
             "prefill_steps": len(prefill),
             "decode_steps": len(decode),
             # Of the speed at which all cores read the weights and do nothing else.
-            "share_of_read_speed": self._read_speed and len(decode) / decode_s / self._read_speed.passes_per_s,
+            "share_of_read_speed": self._read_speed and len(decode) * self._weights_bytes / decode_s / self._read_speed,
         }
 
     def _steps(self, prompts: list[list[int]], output_tokens: int) -> tuple[list[PackedStep], list[PackedStep]]:

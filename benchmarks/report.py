@@ -19,6 +19,7 @@ TARGETS = {
     "ratio_vs_transformers": ("served tokens/s ÷ transformers'", {"c1": 1.5, "c8": 1.4, "c32": 1.3}),
     "ratio_vs_llamacpp": ("served tokens/s ÷ llama.cpp's", {"c1": 0.9, "c8": 0.9, "c32": 1.0}),
     "ratio_vs_bare_step": ("served tokens/s ÷ the bare compiled steps'", {"c1": 0.9, "c8": 0.9, "c32": 0.9}),
+    "share_of_read_speed": ("share of the memory's read speed that bare decode steps reach", {}),
 }
 SINGLE_TARGETS = {
     "ratio_prefill_vs_llamacpp": ("prefill tokens/s ÷ llama.cpp's", "≥", 0.9),

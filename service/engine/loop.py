@@ -190,6 +190,7 @@ class Measurements:
         load.num_used_pages = load.num_pages - scheduler.pages.num_available
         if places := scheduler.places.num_pages:
             load.media_usage = 1 - scheduler.places.num_available / places
+        load.decode_s = scheduler.decode_s or 0.0
         load.updated_at = time.time()
         lacking = REASONS[0] if not scheduler.has_free_slot else REASONS[1]
         for reason in REASONS:

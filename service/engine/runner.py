@@ -397,7 +397,12 @@ class Runner:
 
     @property
     def product_weights(self) -> list[jax.Array]:
-        """The weights that every decode step reads: those of the layers, and that of the logits."""
+        """The weights that every decode step reads: those of the layers, and that of the logits.
+
+        Empty for a model with experts, of which a step reads those that its tokens are sent to.
+        """
+        if any("expert" in name for group in self._layer_groups for name in group.weights):
+            return []
         layers = [
             array
             for group, state in zip(self._layer_groups, self._groups, strict=True)

@@ -25,12 +25,21 @@ class ModelLoad:
     num_adapter_slots: int = 0
     running_adapters: tuple[str, ...] = ()  # the names of those that sequences with a slot have
     waiting_adapters: tuple[str, ...] = ()  # of those that others have
+    decode_s: float = 0.0  # of a decode step, on average over the latest; 0 before there was one
+    least_decode_s: float = 0.0  # in which a CPU reads the weights of one from memory; 0 where that was not measured
     updated_at: float = field(default_factory=time.time)  # Unix time, in seconds
 
     @property
     def kv_cache_usage(self) -> float:
         """Share of KV pages in use, 0 to 1."""
         return self.num_used_pages / self.num_pages if self.num_pages else 0.0
+
+    @property
+    def share_of_read_speed(self) -> float | None:
+        """The share of the memory's speed at which decode steps read weights, more than 1 if caches hold them."""
+        if self.decode_s == 0 or self.least_decode_s == 0:
+            return None
+        return round(self.least_decode_s / self.decode_s, 3)
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -42,7 +51,7 @@ class ModelLoad:
         self.num_running = self.num_waiting = self.num_slots = 0
         self.page_size = self.num_pages = self.num_used_pages = self.num_adapter_slots = 0
         self.running_adapters = self.waiting_adapters = ()
-        self.media_usage = 0.0
+        self.media_usage = self.decode_s = self.least_decode_s = 0.0
 
 
 def load_exposition(loads: Mapping[str, ModelLoad]) -> bytes:

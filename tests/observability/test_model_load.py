@@ -57,3 +57,11 @@ def test_a_model_that_is_not_loaded_has_no_pages():
 def test_every_model_has_five_series():
     loads = {f"model-{i}": ModelLoad(num_pages=100, page_size=16) for i in range(10)}
     assert len(load_exposition(loads).splitlines()) == 5 + 5 * 10
+
+
+def test_the_share_of_the_memorys_speed_is_unknown_until_both_are_measured():
+    assert ModelLoad().share_of_read_speed is ModelLoad(decode_s=0.1).share_of_read_speed is None
+    load = ModelLoad(decode_s=0.1, least_decode_s=0.08)
+    assert load.share_of_read_speed == 0.8
+    load.clear()
+    assert load.share_of_read_speed is None

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from service.device.native.library import NativeCode, native_code
 from tests.process import ServiceProcess, running_service
 from tests.served import ADMIN, CACHE, ROOT, SMALL, Start, answers_of, outcomes_of, prewarm, start_of
 
@@ -87,6 +88,16 @@ def test_the_start_is_told_with_begin_and_end_of_every_phase(two_starts):
         assert {"jax", "jaxlib"} <= stats["packages"].keys()
         assert stats["shapes"]["num_slots"] == stats["slots"] == int(os.environ["MAX_NUM_SEQS"])
         assert stats["device_kind"]
+
+
+@pytest.mark.skipif(native_code() is NativeCode.NONE, reason="there is no native code")
+def test_both_starts_say_what_share_of_the_memorys_speed_they_reach_and_the_second_measures_nothing(two_starts):
+    cold, warm = (start.stats for start in two_starts)
+    assert cold["memory_read_gb_per_s"] == warm["memory_read_gb_per_s"] > 0
+    for stats in (cold, warm):
+        assert stats["most_decode_steps_per_s"] > 0
+        assert stats["share_of_read_speed"] > 0
+        assert [model["share_of_read_speed"] > 0 for model in stats["models"]] == [True]
 
 
 def test_prewarm_finds_what_a_start_has_kept_and_a_check_compiles_nothing(tmp_path):

@@ -34,6 +34,9 @@ class AdministeredModel(AnswerObject):
     """Unix time in seconds; null if it was never loaded."""
     prompt_tokens: int
     generation_tokens: int
+    share_of_read_speed: float | None
+    """Of the speed at which this machine reads memory, the part that the latest decode steps reached while they read
+    weights; null on accelerators, without native code, for models with experts, and before the first step."""
     starts: int
     start_seconds: float | None
     """Of the last load; null if there was none."""

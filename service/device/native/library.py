@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from service.device.native import sources
 
@@ -79,10 +80,17 @@ def register_native_calls() -> None:
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(library[target]), platform="cpu")
 
 
-def memory_reader() -> Callable[[int, int], object] | None:
-    """Return a function that reads so many bytes from an address, without the GIL; None if there is no library."""
+class MemoryCalls(NamedTuple):
+    """Functions of an address and a number of bytes, which run without the GIL."""
+
+    read: Callable[[int, int], object]
+    flush: Callable[[int, int], object]  # from the caches of the processor
+
+
+def memory_calls() -> MemoryCalls | None:
+    """Return the functions that measure memory; None if there is no library."""
     library = _library(LIBRARY)
-    return None if library is None else library.levserve_read
+    return None if library is None else MemoryCalls(library.levserve_read, library.levserve_flush)
 
 
 @functools.cache
@@ -114,7 +122,8 @@ def _load(path: Path) -> ctypes.CDLL:
         raise ValueError("it was compiled from other sources")
     for target in TARGETS:
         library[target]
-    library.levserve_read.argtypes, library.levserve_read.restype = (ctypes.c_void_p, ctypes.c_int64), ctypes.c_uint64
+    library.levserve_read.argtypes = library.levserve_flush.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+    library.levserve_read.restype, library.levserve_flush.restype = ctypes.c_uint64, None
     return library
 
 

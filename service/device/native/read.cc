@@ -2,6 +2,10 @@
 
 #include <cstdint>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include "call.h"
 
 namespace levserve {
@@ -23,6 +27,16 @@ EXPORT uint64_t levserve_read(const void* memory, int64_t num_bytes) {
   uint64_t all = 0;
   for (const uint64_t part : parts) all ^= part;
   return all;
+}
+
+// Drops memory from all caches of the processor, so that the next read comes from memory.
+EXPORT void levserve_flush([[maybe_unused]] const void* memory, [[maybe_unused]] int64_t num_bytes) {
+#if defined(__x86_64__)
+  constexpr int64_t kLineBytes = 64;
+  const char* const bytes = static_cast<const char*>(memory);
+  for (int64_t i = 0; i < num_bytes; i += kLineBytes) _mm_clflush(bytes + i);
+  _mm_mfence();
+#endif
 }
 
 }  // extern "C"

@@ -23,7 +23,7 @@ class Chunking:
     num_rows: int  # of a step
     step_cost_tokens: int  # reading all weights takes as long as computing so many tokens
     max_stall_s: float | None = None  # that prompts may add to a decode step; None for two decode steps
-    _decode_s: float | None = None  # of a decode step
+    decode_s: float | None = None  # of a decode step, on average over the latest
     _token_s: float | None = None  # of a prompt's token
 
     @classmethod
@@ -36,7 +36,7 @@ class Chunking:
         most = self.num_rows * self.row_tokens
         if num_decodes == 0:
             return most
-        usual_s = None if self._decode_s is None else USUAL_STALL_STEPS * self._decode_s
+        usual_s = None if self.decode_s is None else USUAL_STALL_STEPS * self.decode_s
         stall_s = usual_s if self.max_stall_s is None else self.max_stall_s
         if stall_s is None or self._token_s is None:
             affordable = USUAL_STALL_STEPS * (self.step_cost_tokens + num_decodes)
@@ -64,9 +64,9 @@ class Chunking:
     def observe(self, *, num_decodes: int, num_prompt_tokens: int, elapsed_s: float) -> None:
         """Take the time of a step into the means."""
         if num_prompt_tokens == 0:
-            self._decode_s = _mean(self._decode_s, elapsed_s)
+            self.decode_s = _mean(self.decode_s, elapsed_s)
         elif num_prompt_tokens >= FEWEST_TOKENS:
-            beside_s = self._decode_s or 0.0 if num_decodes else 0.0
+            beside_s = self.decode_s or 0.0 if num_decodes else 0.0
             prompts_s = max(elapsed_s - beside_s, LEAST_SHARE * elapsed_s)
             self._token_s = _mean(self._token_s, prompts_s / num_prompt_tokens)
 

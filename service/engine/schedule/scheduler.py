@@ -123,6 +123,11 @@ class Scheduler:
         """Restrict plans to the steps that are compiled."""
         self._chunking.num_rows = available.num_rows
 
+    @property
+    def decode_s(self) -> float | None:
+        """How long a decode step takes, on average over the latest; None before there was one."""
+        return self._chunking.decode_s
+
     def observe(self, plan: Plan, elapsed_s: float) -> None:
         """Take the time that a step took, from which follows how much of prompts a later one computes."""
         if plan.part is not None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, override
 
 from service.api.served import Served, ServedModel, Vision
-from service.device.read_speed import ReadSpeed, measure_read_speed
 from service.engine.engine import Engine
 from service.engine.request import MAX_SEQUENCES, Adapter, Request, Sampling
 from service.engine.runner import Runner
@@ -17,7 +16,11 @@ from service.media.tiles import read_tiler
 from service.models.description import ImageEncoder, PatchEncoder
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
+from service.start.read_speed import read_speed
 from service.text.images import RowText, TileText
+
+# Decode steps that a start times before it says what share of the memory's speed they reach, and for how long at most.
+PROBE_TOKENS, PROBE_S = 16, 0.5
 
 
 class RunningEngine(Running):
@@ -51,6 +54,7 @@ class RunningEngine(Running):
         self._runner = runner
         self._vocab_size, self._formats = vocab_size, formats
         self._operator_defaults = context.defaults
+        self._settings, self._load = context.settings, context.model_metrics.load
 
     @property
     @override
@@ -59,7 +63,7 @@ class RunningEngine(Running):
 
     @override
     def probe(self) -> None:
-        asyncio.run(self._generate_token())
+        asyncio.run(self._generate(1))
 
     @override
     def run_all(self) -> None:
@@ -68,15 +72,21 @@ class RunningEngine(Running):
 
     @override
     def measured_fields(self) -> Mapping[str, Any]:
-        measured: list[ReadSpeed | None] = []
-        self._engine.run_between_steps(lambda: measured.append(measure_read_speed(self._runner.product_weights)))
-        [speed] = measured
-        if speed is None:
+        weights = self._runner.product_weights
+        measured: list[float | None] = []
+        self._engine.run_between_steps(lambda: measured.append(read_speed(self._settings, weights)))
+        [bytes_per_s] = measured
+        num_bytes = sum(array.nbytes for array in weights)
+        if bytes_per_s is None or num_bytes == 0:
             return {}
+        self._load.least_decode_s = num_bytes / bytes_per_s
+        if self._load.decode_s == 0:
+            asyncio.run(self._generate(PROBE_TOKENS, PROBE_S))
         return {
-            "memory_read_gb_per_s": round(speed.bytes_per_s / 1e9, 1),
-            "decode_weights_gb": round(speed.num_bytes / 1e9, 3),
-            "most_decode_steps_per_s": round(speed.passes_per_s, 1),
+            "memory_read_gb_per_s": round(bytes_per_s / 1e9, 1),
+            "decode_weights_gb": round(num_bytes / 1e9, 3),
+            "most_decode_steps_per_s": round(1 / self._load.least_decode_s, 1),
+            "share_of_read_speed": self._load.share_of_read_speed,
         }
 
     @override
@@ -124,11 +134,13 @@ class RunningEngine(Running):
         )
         return Vision(scaler, RowText(placeholder), encoder.token_id, shapes)
 
-    def _probe_request(self) -> Request:
-        return Request("warm", (0,), 1, Sampling(temperature=0.0))
+    def _probe_request(self, num_tokens: int) -> Request:
+        return Request("warm", (0,), num_tokens, Sampling(temperature=0.0))
 
-    async def _generate_token(self) -> None:
+    async def _generate(self, num_tokens: int, limit_s: float | None = None) -> None:
+        """Generate tokens and drop them, for so long at most; the model may end them before."""
         # A full engine is about to generate tokens for clients, and a drain needs none.
-        with contextlib.suppress(Overloaded, Draining):
-            async for _ in self._engine.submit(self._probe_request()):
-                pass
+        with contextlib.suppress(Overloaded, Draining, TimeoutError):
+            async with asyncio.timeout(limit_s):
+                async for _ in self._engine.submit(self._probe_request(num_tokens)):
+                    pass

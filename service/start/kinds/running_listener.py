@@ -58,9 +58,9 @@ class RunningListener(RunningEngine):
         )
 
     @override
-    def _probe_request(self) -> Request:
+    def _probe_request(self, num_tokens: int) -> Request:
         silence = np.zeros((self._encoder.num_frames, self._encoder.num_mels), np.float32)
-        return Request("warm", (0,), 1, Sampling(temperature=0.0), memory=Medium(b"silence", silence))
+        return Request("warm", (0,), num_tokens, Sampling(temperature=0.0), memory=Medium(b"silence", silence))
 
 
 def _heads(generation: Mapping[str, Any], config: DecoderConfig) -> tuple[tuple[int, int], ...]:
