@@ -51,9 +51,9 @@ class NativeBuildHook(BuildHookInterface):
         try:
             compile_library(Path(self.root), find_compiler())
         except CompileError as error:
-            Path(self.root, LIBRARY).unlink(missing_ok=True)  # of an earlier build, perhaps from other sources
             if os.environ.get("LEVSERVE_NATIVE") == "require":
                 raise
+            (Path(self.root) / LIBRARY).unlink(missing_ok=True)  # an older one, which no longer fits the sources
             advice = "XLA computes all products on a CPU. Install g++ or clang++ and reinstall."
             self.app.display_warning(f"{error} {advice}")
             return

@@ -25,8 +25,9 @@ import psutil
 
 from benchmarks import timed_starts
 from benchmarks.contenders import ROOT, HttpServer, Worker, levserve
+from benchmarks.ggml_export import export_ggml
 from benchmarks.machine import describe_machine, load_average
-from benchmarks.peers.environment import FASTER_WHISPER, PeerAbsent
+from benchmarks.peers.environment import FASTER_WHISPER, TRANSFORMERS, WHISPERCPP, Environment, PeerAbsent
 from benchmarks.quiet import MAX_ATTEMPTS, Quiet
 from benchmarks.report import markdown_table, write_files
 from benchmarks.rounds import say
@@ -42,8 +43,19 @@ OURS = "Levserve over HTTP"
 CALLS = "faster-whisper, 2 threads"
 WORKERS = "faster-whisper, 2 workers"
 BATCH = "CTranslate2, one batch"
+TORCH = "transformers, best batch"
+CPP = "whisper.cpp, 2 threads"
 # Of the seconds of the other, divided by those of Levserve.
-TARGETS = {(1, CALLS): 0.9, (AT_ONCE, CALLS): 1.1, (AT_ONCE, WORKERS): 1.1, (AT_ONCE, BATCH): 0.85}
+TARGETS = {
+    (1, CALLS): 0.9,
+    (1, TORCH): 1.3,
+    (1, CPP): 0.9,
+    (AT_ONCE, CALLS): 1.1,
+    (AT_ONCE, WORKERS): 1.1,
+    (AT_ONCE, BATCH): 0.85,
+    (AT_ONCE, TORCH): 1.1,
+    (AT_ONCE, CPP): 1.2,
+}
 MOST_FIRST_DELTA, MOST_START = 1.5, 1.6
 _attempts = itertools.count(1)
 
@@ -97,18 +109,18 @@ def _started(
         say("starting the contenders")
         server = stack.enter_context(closing(levserve(checkpoint, folder, SETTINGS)))
         workers: dict[str, Worker] = {}
-        for name, threads, count in ((CALLS, 2, 1), (WORKERS, 1, 2)):
+        ggml = export_ggml(checkpoint, folder / "tiny.en.ggml")
+        peers: dict[str, tuple[Environment, str, str, tuple[str, ...]]] = {
+            CALLS: (FASTER_WHISPER, "faster-whisper", "faster_whisper_calls", (str(converted), "2", "1")),
+            WORKERS: (FASTER_WHISPER, "faster-whisper", "faster_whisper_calls", (str(converted), "1", "2")),
+            TORCH: (TRANSFORMERS, "transformers", "transformers_whisper", (str(checkpoint),)),
+            CPP: (WHISPERCPP, "whispercpp", "whispercpp", (str(ggml), "2")),
+        }
+        for name, (environment, own, module, arguments) in peers.items():
             try:
-                python = FASTER_WHISPER.python(folder / "faster-whisper")
-                command = [
-                    str(python),
-                    "-m",
-                    "benchmarks.peers.faster_whisper_calls",
-                    str(converted),
-                    str(threads),
-                    str(count),
-                ]
-                workers[name] = stack.enter_context(closing(Worker(command, folder / "faster-whisper.log")))
+                python = environment.python(folder / own)
+                command = [str(python), "-m", f"benchmarks.peers.{module}", *arguments]
+                workers[name] = stack.enter_context(closing(Worker(command, folder / f"{module}.log")))
                 results["contenders"][name] = workers[name].facts
             except (PeerAbsent, OSError, RuntimeError) as error:
                 results["absent"][name] = str(error)

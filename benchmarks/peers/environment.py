@@ -91,6 +91,10 @@ FASTER_WHISPER = Environment(
     variable="LEVSERVE_BENCH_FASTER_WHISPER_PYTHON",
     packages=("faster-whisper==1.2.1", "ctranslate2==4.8.5", "numpy>=2"),
 )
+WHISPERCPP = Environment(
+    variable="LEVSERVE_BENCH_WHISPERCPP_PYTHON",
+    packages=("pywhispercpp==1.5.1", "numpy>=2"),
+)
 RUNAI = Environment(
     variable="LEVSERVE_BENCH_RUNAI_PYTHON",
     packages=("runai-model-streamer[gcs]==0.17.0", "torch==2.13.0", "numpy>=2"),

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,7 +24,7 @@ from service.storage.local import LocalSource
 from tests.process import running_service
 from tests.tolerances import SAME_MODEL_ATOL
 
-SAID = "TO BE FILLED"
+SAID = "open romeo two nine please play three left stop save kilo seven four"
 DRAWINGS = range(2_000_000, 2_000_005)
 
 
@@ -56,10 +57,11 @@ def test_the_network_that_is_trained_is_the_one_that_is_served():
     model = Decoder(read_config("hear", located.hub_config))
     mesh = DeviceMesh((jax.devices()[0],))
     loaded = load_checkpoint(located, model.weight_specs(), mesh=mesh, limits=LoadLimits(None, Progress(), 1 << 20))
-    features = np.random.RandomState(0).randn(network.WINDOW_FRAMES, network.NUM_MELS).astype(np.float32)
+    features = jnp.asarray(np.random.RandomState(0).randn(network.WINDOW_FRAMES, network.NUM_MELS), jnp.float32)
     hidden = model.encoder.begin(loaded.weights, features)
     for group in model.encoder.layer_groups:
         hidden = model.encoder.run_layer_group(group, [loaded.weights[name] for name in group.weights], hidden)
     served = model.encoder.end(loaded.weights, hidden)
-    trained = network.encode(network.read_weights(Path(hear.DEMO)), features[None])[0]
+    with jax.numpy_rank_promotion("allow"):
+        trained = network.encode(network.read_weights(Path(hear.DEMO)), features[None])[0]
     np.testing.assert_allclose(trained, served, atol=SAME_MODEL_ATOL, rtol=0)

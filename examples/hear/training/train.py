@@ -243,7 +243,7 @@ def main() -> None:
     """Read the command line, and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("examples/hear/model"), help="the checkpoint")
-    parser.add_argument("--steps", type=int, default=4000, help="training steps")
+    parser.add_argument("--steps", type=int, default=5000, help="training steps")
     parser.add_argument("--initial", type=Path, help="an earlier checkpoint, to go on from")
     arguments = parser.parse_args()
     train(arguments.steps, make_tokenizer(), arguments.output, arguments.initial)

@@ -45,7 +45,8 @@ PATCH, MERGE, GRID = 16, 2, 4  # pixels of a patch; patches of an edge of a row;
 NUM_ROWS, EDGE = GRID**2, PATCH * MERGE * GRID
 PAGE_SIZE, LENGTH = 16, 48  # tokens
 CONTEXT_LEN = 1024
-BATCH_SIZE, LEARNING_RATE, WARMUP_STEPS = 32, 1.5e-3, 100
+BATCH_SIZE, WARMUP_STEPS = 32, 50
+MATRIX_RATE, OTHER_RATE = 0.02, 2e-3  # learning rates of Muon and of AdamW
 ONE_GROUP_SHARE = 0.15  # of the training, at its begin
 # Of the lessons: those without a picture.
 BLIND_SHARE = 0.04
@@ -266,6 +267,22 @@ def batches(lessons: Lessons) -> Iterator[Batch]:
         yield made.get()
 
 
+def make_optimizer(total_steps: int, tensors: Mapping[str, jax.Array]) -> optax.GradientTransformation:
+    """Return Muon for matrices, which needs half of the steps here, and AdamW for embeddings, norms and biases."""
+
+    def is_matrix(name: str) -> bool:
+        return tensors[name].ndim == 2 and "embed" not in name
+
+    def rate(highest: float) -> optax.Schedule:
+        return optax.warmup_cosine_decay_schedule(0, highest, WARMUP_STEPS, total_steps)
+
+    of_matrices = optax.contrib.muon(rate(MATRIX_RATE), weight_decay=0.01)
+    others = optax.adamw(rate(OTHER_RATE), b2=0.98, weight_decay=0.01)
+    kinds = {name: "matrix" if is_matrix(name) else "other" for name in tensors}
+    both = optax.multi_transform({"matrix": of_matrices, "other": others}, kinds)
+    return optax.chain(optax.clip_by_global_norm(1.0), both)
+
+
 def train(total_steps: int, tokenizer: Tokenizer, output: Path, initial: Path | None) -> None:
     """Train for so many steps, from a checkpoint if one is given, and write the checkpoint."""
     config = hub_config(tokenizer)
@@ -277,14 +294,12 @@ def train(total_steps: int, tokenizer: Tokenizer, output: Path, initial: Path | 
         stored = load_file(initial / "model.safetensors")
         tensors = {name: jnp.asarray(stored[name], jnp.float32) for name in tensors}
         one_group_share = 0.0
-    scaled = optax.inject_hyperparams(optax.adamw)(learning_rate=LEARNING_RATE, b2=0.98, weight_decay=0.01)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), scaled)
+    optimizer = make_optimizer(total_steps, tensors)
     state = optimizer.init(tensors)
 
     @jax.jit
-    def step(tensors: dict[str, jax.Array], state: optax.OptState, batch: Batch, rate: jax.Array) -> tuple:
+    def step(tensors: dict[str, jax.Array], state: optax.OptState, batch: Batch) -> tuple:
         value, gradients = jax.value_and_grad(model.loss)(tensors, batch)
-        state[1].hyperparams["learning_rate"] = rate
         updates, state = optimizer.update(gradients, state, tensors)
         return optax.apply_updates(tensors, updates), state, value
 
@@ -294,8 +309,7 @@ def train(total_steps: int, tokenizer: Tokenizer, output: Path, initial: Path | 
         if done >= 1:
             break
         lessons.most_groups = 1 if done < one_group_share else 2
-        rate = LEARNING_RATE * min(1.0, (num_steps + 1) / WARMUP_STEPS) * (0.5 + 0.5 * np.cos(np.pi * done))
-        tensors, state, value = step(tensors, state, batch, jnp.float32(rate))
+        tensors, state, value = step(tensors, state, batch)
         average += (float(value) - average) * (0.05 if num_steps else 1)
         if num_steps % 50 == 0:
             print(f"step {num_steps}, {time.monotonic() - began_s:.0f} s: loss {average:.3f}", flush=True)

@@ -2,6 +2,7 @@
 
 #include <xla/ffi/api/c_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -57,7 +58,8 @@ static_assert(levserve::kFloat32 == XLA_FFI_DataType_F32 && levserve::kBFloat16 
 static_assert(levserve::kFloat8E4M3FN == XLA_FFI_DataType_F8E4M3FN);
 
 extern "C" {
-XLA_FFI_Handler levserve_linear_float32, levserve_linear_bfloat16, levserve_linear_int8, levserve_paged_attention, levserve_lazy_zeros;
+XLA_FFI_Handler levserve_linear_float32, levserve_linear_bfloat16, levserve_linear_int8, levserve_lazy_zeros,
+    levserve_paged_attention, levserve_memory_attention;
 const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512);
 }
 
@@ -67,7 +69,7 @@ struct XLA_FFI_Error {
 
 namespace {
 
-std::atomic<int> num_scheduled{0}, num_running{0};
+std::atomic<int> num_scheduled{0}, num_running{0}, num_threads{4};
 
 XLA_FFI_Error* CreateError(XLA_FFI_Error_Create_Args* args) { return new XLA_FFI_Error{args->errc}; }
 void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
@@ -86,7 +88,7 @@ XLA_FFI_Error* Schedule(XLA_FFI_ThreadPool_Schedule_Args* args) {
 }
 
 XLA_FFI_Error* NumThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
-  *args->num_threads = 4;
+  *args->num_threads = num_threads;
   return nullptr;
 }
 
@@ -117,7 +119,7 @@ struct Array {
   void* data;
 };
 
-int Call(XLA_FFI_Handler* handler, std::initializer_list<Array> arguments, std::initializer_list<Array> results) {
+int Call(XLA_FFI_Handler* handler, const std::vector<Array>& arguments, const std::vector<Array>& results) {
   const XLA_FFI_Api api = Interface(XLA_FFI_API_MINOR);
   std::vector<XLA_FFI_Buffer> buffers;
   for (const auto* arrays : {&arguments, &results})
@@ -142,21 +144,34 @@ float Random(uint32_t* state) {
   return static_cast<float>(*state >> 8) / (1 << 23) - 1;
 }
 
+// Returns the upper half of a float that has nothing in the lower half.
+uint16_t Narrow(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<uint16_t>(bits >> 16);
+}
+
 // Returns whether products of some shape are those of plain loops.
 bool Multiplies(int64_t num_tokens, int64_t num_in, int64_t num_out, uint32_t seed) {
   std::vector<float> x(num_tokens * num_in), weight(num_out * num_in), scale(num_out, 0.5f), out(num_tokens * num_out, 9);
   std::vector<int8_t> values(num_out * num_in);
+  std::vector<uint16_t> halves(num_out * num_in);
   for (float& value : x) value = Random(&seed);
-  for (size_t i = 0; i < weight.size(); ++i) weight[i] = values[i] = static_cast<int8_t>(Random(&seed) * 128);
+  for (size_t i = 0; i < weight.size(); ++i) {
+    weight[i] = values[i] = static_cast<int8_t>(Random(&seed) * 128);
+    halves[i] = Narrow(weight[i]);
+  }
   const Array tokens{{num_tokens, num_in}, XLA_FFI_DataType_F32, x.data()};
   const Array scales{{num_out}, XLA_FFI_DataType_F32, scale.data()};
   const Array result{{num_tokens, num_out}, XLA_FFI_DataType_F32, out.data()};
-  for (const bool is_int8 : {false, true}) {
-    const Array wide{{num_out, num_in}, XLA_FFI_DataType_F32, weight.data()};
-    const Array narrow{{num_out, num_in}, XLA_FFI_DataType_S8, values.data()};
-    if (is_int8 ? Call(levserve_linear_int8, {tokens, narrow, scales}, {result})
-                : Call(levserve_linear_float32, {tokens, wide}, {result}))
-      return false;
+  const std::vector<int64_t> dims{num_out, num_in};
+  for (const XLA_FFI_DataType type : {XLA_FFI_DataType_F32, XLA_FFI_DataType_BF16, XLA_FFI_DataType_S8}) {
+    const bool is_int8 = type == XLA_FFI_DataType_S8;
+    const int code =
+        is_int8 ? Call(levserve_linear_int8, {tokens, {dims, type, values.data()}, scales}, {result})
+        : type == XLA_FFI_DataType_BF16 ? Call(levserve_linear_bfloat16, {tokens, {dims, type, halves.data()}}, {result})
+                                        : Call(levserve_linear_float32, {tokens, {dims, type, weight.data()}}, {result});
+    if (code) return false;
     for (int64_t t = 0; t < num_tokens; ++t) {
       for (int64_t o = 0; o < num_out; ++o) {
         double sum = 0;
@@ -170,41 +185,84 @@ bool Multiplies(int64_t num_tokens, int64_t num_in, int64_t num_out, uint32_t se
   return true;
 }
 
-// Returns whether attention over values that are all one, whatever the scores, is one.
-bool Attends(int32_t num_seqs, int32_t width, int32_t start, uint32_t seed) {
+// Numbers of one type as a cache stores them.
+struct Numbers {
+  XLA_FFI_DataType type;
+  std::vector<char> bytes;
+
+  Numbers(XLA_FFI_DataType of_type, int64_t count) : type(of_type), bytes(count * Size()) {}
+  int64_t Size() const { return type == XLA_FFI_DataType_F32 ? 4 : type == XLA_FFI_DataType_BF16 ? 2 : 1; }
+  int64_t Count() const { return static_cast<int64_t>(bytes.size()) / Size(); }
+
+  void Set(int64_t index, float value) {
+    const uint16_t half = Narrow(value);
+    // A power of two in float8_e4m3fn has its exponent alone; 0x38 is one.
+    const char octet = type == XLA_FFI_DataType_S8 ? static_cast<char>(value * 64) : value == 1 ? 0x38 : 0x30;
+    const void* const stored = Size() == 4 ? static_cast<const void*>(&value) : Size() == 2 ? static_cast<const void*>(&half) : &octet;
+    std::memcpy(&bytes[index * Size()], stored, Size());
+  }
+};
+
+// Returns whether attention over values that are all one, whatever the scores, is one: of new tokens over pages that
+// they are written into, then over all pages as a memory.
+bool Attends(XLA_FFI_DataType type, int32_t num_seqs, int32_t width, int32_t start, uint32_t seed) {
   const int64_t heads = 2, group = 3, dims = 40, page_size = 16, pages_of_each = (start + width) / page_size + 1;
-  const int64_t num_pages = num_seqs * pages_of_each, cached = num_pages * heads * page_size * dims;
-  std::vector<float> query(num_seqs * width * heads * group * dims), out(query.size(), 9), keys(cached), values(cached, 1);
-  std::vector<float> new_keys(num_seqs * width * heads * dims), new_values(new_keys.size(), 1);
-  for (auto* numbers : {&query, &keys, &new_keys})
-    for (float& number : *numbers) number = Random(&seed);
+  const int64_t num_pages = num_seqs * pages_of_each, cached = num_pages * heads * page_size;
+  const int64_t written = num_seqs * width * heads;
+  const bool has_scales = type == XLA_FFI_DataType_S8 || type == XLA_FFI_DataType_F8E4M3FN;
+  const float one_scale = type == XLA_FFI_DataType_S8 ? 1.0f / 64 : 1;
+  std::vector<float> query(written * group * dims), out(query.size(), 9);
+  for (float& number : query) number = Random(&seed);
+  Numbers keys(type, cached * dims), values(type, cached * dims), new_keys(type, written * dims),
+      new_values(type, written * dims);
+  for (Numbers* numbers : {&keys, &new_keys})
+    for (int64_t i = 0; i < numbers->Count(); ++i) numbers->Set(i, Random(&seed));
+  for (Numbers* numbers : {&values, &new_values})
+    for (int64_t i = 0; i < numbers->Count(); ++i) numbers->Set(i, 1);
+  std::vector<float> scales(cached, one_scale), new_scales(written, one_scale), value_scales(scales),
+      new_value_scales(new_scales);
   std::vector<int32_t> starts(num_seqs, start), tokens(num_seqs, width), table(num_pages);
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(table.size() - 1 - i);
   int32_t window = INT32_MAX;
   float soft_cap = 0;
   std::vector<float> sinks(heads * group, -1e30f);
-  const Array pages{{num_pages, heads, page_size, dims}, XLA_FFI_DataType_F32, keys.data()};
-  const Array value_pages{pages.dims, pages.dtype, values.data()};
   const Array queries{{num_seqs, width, heads, group, dims}, XLA_FFI_DataType_F32, query.data()};
   const Array attended{queries.dims, queries.dtype, out.data()};
-  const std::vector<int64_t> new_dims{num_seqs, width, heads, dims};
-  if (Call(levserve_paged_attention,
-           {queries,
-            {{num_seqs}, XLA_FFI_DataType_S32, starts.data()},
-            {{num_seqs}, XLA_FFI_DataType_S32, tokens.data()},
-            {{num_seqs, pages_of_each}, XLA_FFI_DataType_S32, table.data()},
-            {{}, XLA_FFI_DataType_S32, &window},
-            {{}, XLA_FFI_DataType_F32, &soft_cap},
-            {{heads, group}, XLA_FFI_DataType_F32, sinks.data()},
-            {new_dims, XLA_FFI_DataType_F32, new_keys.data()},
-            {new_dims, XLA_FFI_DataType_F32, new_values.data()},
-            pages,
-            value_pages},
-           {attended, pages, value_pages}))
-    return false;
-  for (const float value : out)
-    if (!(std::fabs(value - 1) <= 1e-5f)) return false;
-  return true;
+  const Array first{{num_seqs}, XLA_FFI_DataType_S32, starts.data()};
+  const Array counts{{num_seqs}, XLA_FFI_DataType_S32, tokens.data()};
+  const Array pages_of_seqs{{num_seqs, pages_of_each}, XLA_FFI_DataType_S32, table.data()};
+  const std::vector<int64_t> new_dims{num_seqs, width, heads, dims}, new_scale_dims{num_seqs, width, heads, 1};
+  std::vector<Array> pages{{{num_pages, heads, page_size, dims}, type, keys.bytes.data()},
+                           {{num_pages, heads, page_size, dims}, type, values.bytes.data()}};
+  std::vector<Array> arguments{queries,
+                               first,
+                               counts,
+                               pages_of_seqs,
+                               {{}, XLA_FFI_DataType_S32, &window},
+                               {{}, XLA_FFI_DataType_F32, &soft_cap},
+                               {{heads, group}, XLA_FFI_DataType_F32, sinks.data()},
+                               {new_dims, type, new_keys.bytes.data()},
+                               {new_dims, type, new_values.bytes.data()}};
+  if (has_scales) {
+    pages.push_back({{num_pages, heads, page_size, 1}, XLA_FFI_DataType_F32, scales.data()});
+    pages.push_back({{num_pages, heads, page_size, 1}, XLA_FFI_DataType_F32, value_scales.data()});
+    arguments.push_back({new_scale_dims, XLA_FFI_DataType_F32, new_scales.data()});
+    arguments.push_back({new_scale_dims, XLA_FFI_DataType_F32, new_value_scales.data()});
+  }
+  std::vector<Array> results{attended};
+  arguments.insert(arguments.end(), pages.begin(), pages.end());
+  results.insert(results.end(), pages.begin(), pages.end());
+  const auto is_one = [&out] {
+    for (const float value : out)
+      if (!(std::fabs(value - 1) <= 1e-5f)) return false;
+    return true;
+  };
+  if (Call(levserve_paged_attention, arguments, results) || !is_one()) return false;
+  std::fill(out.begin(), out.end(), 9.0f);
+  std::vector<int32_t> lengths(num_seqs, start + width);
+  std::vector<Array> remembered{queries, {{num_seqs}, XLA_FFI_DataType_S32, lengths.data()}, counts, pages_of_seqs};
+  remembered.insert(remembered.end(), pages.begin(), pages.end());
+  return Call(levserve_memory_attention, remembered, {attended}) == 0 && is_one();
 }
 
 bool ClearsPages() {
@@ -215,6 +273,9 @@ bool ClearsPages() {
   return Call(levserve_lazy_zeros, {}, {{{4}, XLA_FFI_DataType_C64, memory.data()}}) ==
          XLA_FFI_Error_Code_INVALID_ARGUMENT;
 }
+
+constexpr XLA_FFI_DataType kTypes[] = {XLA_FFI_DataType_F32, XLA_FFI_DataType_BF16, XLA_FFI_DataType_S8,
+                                       XLA_FFI_DataType_F8E4M3FN};
 
 bool Check(bool is_right, const char* name) {
   if (!is_right) std::printf("wrong: %s\n", name);
@@ -230,18 +291,21 @@ int main() {
   for (const bool may_use_avx512 : {false, true}) {
     if (std::strcmp(levserve_initialize(true, may_use_avx512), "base") == 0) continue;
     is_right &= Check(ClearsPages(), "zeros") & Check(Multiplies(3, 0, 5, 1), "empty rows");
-    std::atomic<bool> all_right{true};
-    std::vector<std::thread> callers;
-    for (uint32_t caller = 0; caller < 3; ++caller) {
-      callers.emplace_back([caller, &all_right] {
-        for (uint32_t i = 0; i < 12; ++i)
-          if (!Multiplies(1 + i % 40, 1 + (i * 37 + caller) % 600, 1 + i * 29 % 700, i) ||
-              !Attends(1 + i % 3, 1 + i % 5 * 9, i * 67 % 1300, i))
-            all_right = false;
-      });
+    for (const int threads : {1, 4, 64}) {
+      num_threads = threads;
+      std::atomic<bool> all_right{true};
+      std::vector<std::thread> callers;
+      for (uint32_t caller = 0; caller < 3; ++caller) {
+        callers.emplace_back([caller, &all_right] {
+          for (uint32_t i = 0; i < 12; ++i)
+            if (!Multiplies(1 + i % 40, 1 + (i * 37 + caller) % 600, 1 + i * 29 % 700, i) ||
+                !Attends(kTypes[(i + caller) % 4], 1 + i % 3, 1 + i % 5 * 9, i * 67 % 1300, i))
+              all_right = false;
+        });
+      }
+      for (std::thread& caller : callers) caller.join();
+      is_right &= Check(all_right, "products and attention");
     }
-    for (std::thread& caller : callers) caller.join();
-    is_right &= Check(all_right, "products and attention");
   }
   while (num_running > 0) std::this_thread::yield();
   if (is_right) std::printf("all is right\n");

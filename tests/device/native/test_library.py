@@ -1,6 +1,7 @@
 """A library that is missing or does not fit leaves everything to XLA, with a line that says why."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -87,3 +88,29 @@ def test_the_library_needs_the_c_library_alone_and_shows_its_calls_alone():
     undefined = [line.split()[1] for line in shown.splitlines() if " U " in line]
     versions = {tuple(map(int, name.partition("@GLIBC_")[2].split("."))) for name in undefined}
     assert max(versions) <= (2, 17)
+
+
+PRELOADED = ("libjemalloc.so.2", "libtcmalloc_minimal.so.4")
+NATIVE_TESTS = ("tests/kernels/test_native.py", "tests/device/test_lazy_zeros.py")
+
+
+def pass_native_tests(*command: str, **variables: str) -> None:
+    """Run the tests of products and zeros in a process of their own."""
+    pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *NATIVE_TESTS]
+    environment = {**os.environ, **variables, "PYTEST_ADDOPTS": "", "PYTEST_XDIST_WORKER": ""}
+    done = subprocess.run([*command, *pytest_command], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("allocator", PRELOADED)
+def test_a_preloaded_allocator_changes_nothing(allocator: str):
+    path = next(Path("/usr/lib").rglob(allocator), None)
+    if path is None:
+        pytest.skip(f"{allocator} is not installed")
+    pass_native_tests(LD_PRELOAD=str(path))
+
+
+@pytest.mark.slow
+def test_one_core_is_enough():
+    pass_native_tests("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
