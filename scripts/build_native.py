@@ -1,7 +1,8 @@
 """Compile the custom calls in C++ when Levserve is built or installed, if there is a compiler that can.
 
-hatchling runs this as its build hook. Without the library the service is complete, and XLA computes all products. With
-`LEVSERVE_NATIVE=require`, as in images and in CI, a build without it fails on machines that have native code.
+hatchling runs this as its build hook. Without the library the service is complete, and XLA computes all products. A
+build that fails warns, and leaves no library of an earlier one. With `LEVSERVE_NATIVE=require`, as in images and in CI,
+it ends the installation on machines that have native code.
 """
 
 import os

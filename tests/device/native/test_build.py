@@ -71,6 +71,16 @@ def test_without_a_compiler_that_works_the_package_is_complete_unless_the_librar
     assert (status != 0, "CompileError" in messages) == (True, True)
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_sources_that_do_not_compile_leave_no_library_of_older_ones(project):
+    with (project / "service/device/native/linear.cc").open("a") as source:
+        source.write("no C++;")
+    status, messages, names = build(project, "wheel", CXX="g++")
+    assert (status, "g++ does not compile the native code" in messages) == (0, True)
+    assert not any(name.endswith(".so") for name in names)
+    assert not (project / LIBRARY).exists()
+
+
 def test_a_source_distribution_has_nothing_of_the_machine_that_made_it(project: Path):
     status, _, names = build(project, "sdist")
     assert status == 0
