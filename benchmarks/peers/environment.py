@@ -89,7 +89,7 @@ ONNXRUNTIME = Environment(
 )
 FASTER_WHISPER = Environment(
     variable="LEVSERVE_BENCH_FASTER_WHISPER_PYTHON",
-    packages=("faster-whisper==1.2.1", "ctranslate2==4.8.5", "numpy>=2"),
+    packages=("faster-whisper==1.2.1", "ctranslate2==4.8.5", "av<16", "numpy>=2"),
 )
 WHISPERCPP = Environment(
     variable="LEVSERVE_BENCH_WHISPERCPP_PYTHON",
