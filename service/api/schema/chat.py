@@ -89,7 +89,7 @@ class ImageUrl(WireObject):
     """An image of a message."""
 
     url: str
-    """The image itself: `data:image/png;base64,…`."""
+    """The image itself, `data:image/png;base64,…`, or its https address with ALLOW_REMOTE_IMAGES."""
     detail: Literal["auto", "low", "high"] = "auto"
     """`low` takes fewer tokens and shows less."""
 

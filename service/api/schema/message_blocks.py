@@ -109,6 +109,8 @@ class Block(_Readable):
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": ResultBlock}
 
+    source: dict[str, Any] | str | None = None
+    """An image (its `media_type` and `data`, of type `base64`), a document's text, or a search result's address."""
     content: (
         Annotated[
             list[ResultBlock],

@@ -60,7 +60,7 @@ class InputPart(WireObject):
     text: str = ""
     """The text."""
     image_url: str | None = None
-    """The image itself, of a part of that type: `data:image/png;base64,…`."""
+    """The image, of a part of that type: `data:image/png;base64,…`, or its https address with ALLOW_REMOTE_IMAGES."""
     detail: Literal["auto", "low", "high"] = "auto"
     """`low` takes fewer tokens and shows less."""
 

@@ -1,5 +1,5 @@
-# Qwen3-VL 4B in bfloat16 (9 GB) on one L4 (24 GB); scales to zero. Images come as data URLs; a body of several needs
-# MAX_BODY_BYTES.
+# Qwen3-VL 4B in bfloat16 (9 GB) on one L4 (24 GB); scales to zero. Images come as data URLs, in
+# bodies of up to 32 MiB, which is what Cloud Run takes.
 gpu_type   = "nvidia-l4"
 cpu        = 8
 memory_gib = 32
@@ -14,6 +14,6 @@ min_instances = 0
 max_instances = 1
 
 env = {
-  MAX_BODY_BYTES   = "16777216"
-  MAX_IMAGE_TOKENS = "1024"
+  MAX_IMAGE_BODY_BYTES = "33554432"
+  MAX_IMAGE_TOKENS     = "1024"
 }
