@@ -3,18 +3,22 @@
 import asyncio
 import base64
 import json
+import zlib
 
 import pytest
 
 from service.api.served import Vision
+from service.engine.request import FinishReason
 from service.engine.shapes import RowShapes
 from service.media.tiles import read_tiler
 from service.text.chat_template import ChatTemplate
 from service.text.images import TileText
 from service.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import MODEL, Service
-from tests.media.image_files import drawing, image_file
+from tests.api.work.test_media import worker_ids
+from tests.media.image_files import drawing, image_file, png
 from tests.parity.vision_cases import IMAGE_SIZE, NUM_ROWS
+from tests.processes import is_running
 from tests.sighted import PLACEHOLDER, PREPROCESSOR, TEMPLATE, data_url, shown, sighted_tokenizer
 
 TOKENIZER = Tokenizer(sighted_tokenizer())
@@ -280,3 +284,103 @@ def test_addresses_are_fetched_where_the_operator_allows_it():
     assert ask(service, shown("https://example.com/a.png")).status_code == 200
     assert remote.asked == ("https://example.com/a.png", "messages[0].content[0].image_url")
     assert "'http:'" in ask(service, shown("http://example.com/a.png")).text
+
+
+def test_results_of_tools_show_no_images():
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "a", "content": shown(data_url())[0]["content"]}
+    turns = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        result,
+    ]
+    param, message = refusal(service_of(), turns)
+    assert (param, "of the user" in message) == ("messages[2].content[0].type", True)
+
+
+def test_answers_about_an_image_come_in_streams_and_several():
+    service = service_of()
+    service.engine.script = [*TOKENIZER.encode("Hello world", add_special_tokens=False), FinishReason.STOP]
+    whole = ask(service, shown(data_url()), n=3).json()
+    assert {choice["message"]["content"] for choice in whole["choices"]} == {"Hello world"}
+    assert whole["usage"]["prompt_tokens_details"]["image_tokens"] == 5 * NUM_ROWS
+    streamed = ask(service, shown(data_url()), n=2, stream=True, stream_options={"include_usage": True})
+    events = [json.loads(line[6:]) for line in streamed.text.split("\n\n") if line.startswith("data: {")]
+    texts = {0: "", 1: ""}
+    for choice in (choice for event in events for choice in event["choices"]):
+        texts[choice["index"]] += choice["delta"].get("content") or ""
+    assert set(texts.values()) == {"Hello world"}
+    assert events[-1]["usage"]["prompt_tokens_details"]["image_tokens"] == 5 * NUM_ROWS
+    digests = [[placed.medium.digest for placed in stream.request.media] for stream in service.engine.streams]
+    assert digests == [digests[0]] * 5
+
+
+def test_answers_about_an_image_may_be_structured():
+    service = service_of()
+    schema = {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}, "required": ["colour"]}
+    format_ = {"type": "json_schema", "json_schema": {"name": "seen", "schema": schema}}
+    assert ask(service, shown(data_url()), response_format=format_).status_code == 200
+    sent = service.engine.last.request
+    assert (sent.constraint is not None, len(sent.media)) == (True, 5)
+
+
+def test_tools_may_be_called_about_an_image():
+    answer = '<tool_call>\n{"name": "paint", "arguments": {"colour": "red"}}\n</tool_call>'
+    script = [*TOKENIZER.encode(answer, add_special_tokens=False), FinishReason.STOP]
+    service = service_of("{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}" + TEMPLATE)
+    service.engine.script = script
+    parameters = {"type": "object", "properties": {"colour": {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": "paint", "parameters": parameters}}
+    choice = ask(service, shown(data_url()), tools=[tool], max_tokens=100).json()["choices"][0]
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "paint", "arguments": '{"colour": "red"}'}
+    assert choice["finish_reason"] == "tool_calls"
+    assert len(service.engine.last.request.media) == 5
+
+
+def leave_during(service, url, has_begun):
+    """Disconnect from a chat that shows an image once a part of the work has begun; nothing may be submitted."""
+
+    async def leave():
+        asking = asyncio.ensure_future(service.post("/v1/chat/completions", {"model": MODEL, "messages": shown(url)}))
+        while not has_begun():
+            assert not asking.done(), asking.result().text
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    asyncio.run(leave())
+    assert not service.engine.streams
+
+
+def test_a_client_may_leave_while_an_image_is_fetched():
+    class Never:
+        begun = ended = False
+
+        async def fetch(self, url, param):
+            self.begun = True
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended = True
+
+    remote = Never()
+    service = service_of(limits={"remote_images": remote})
+    leave_during(service, "https://example.com/a.png", lambda: remote.begun)
+    assert remote.ended
+
+
+def test_a_client_may_leave_while_an_image_is_decoded():
+    service = service_of()
+    before = worker_ids()
+    slow = data_url(png(10_000, 4_900, zlib.compress(bytes(30_001 * 4_900), 9)))
+    started = set()
+
+    def has_begun():
+        started.update(worker_ids() - before)
+        return len(started) > 1  # one reads the body, the other the image
+
+    leave_during(service, slow, has_begun)
+    assert sum(map(is_running, started)) <= 1
+    assert ask(service, shown(data_url())).status_code == 200
+    service.fastapi.state.context.media.end()
+    service.process.end()

@@ -165,6 +165,11 @@ def test_one_address_that_is_not_public_is_enough_to_refuse(certificate):
     assert "not public" in refused(certificate, answer(), addresses=())
 
 
+def test_a_name_is_looked_up_once_and_the_address_that_was_checked_is_connected_to(certificate):
+    content, asked = fetched(certificate, answer())
+    assert (content, asked.count(HOST)) == (CONTENT, 1)
+
+
 @pytest.mark.parametrize(
     ("response", "reason"),
     [
