@@ -13,6 +13,7 @@ from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.layout import SnapshotLayout
 from service.compile.program import Executable, Program
+from service.device.chips import chunk_tokens
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
 from service.device.native.library import native_code
@@ -336,7 +337,7 @@ def choose_shapes(
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
-        max_prefill_tokens=settings.max_prefill_tokens,
+        max_prefill_tokens=settings.max_prefill_tokens or chunk_tokens(mesh.devices[0].device_kind),
         max_model_len=settings.max_model_len,
     )
 
