@@ -67,14 +67,16 @@ def bundle_key(
     *,
     kv_dtype: np.dtype | None = None,
     weight_dtype: np.dtype | None = None,
+    kernel: str | None = None,
 ) -> BundleKey:
-    """Return the key of the bundle for a model; the choice of kernel follows from these inputs."""
+    """Return the key of the bundle for a model; the attention kernel is named because a check may refuse the usual."""
     inputs: dict[str, Any] = {
         "model": asdict(config),
         "dtype": dtype.name,
         "quantization": quantization,
         "kv_dtype": kv_dtype.name if kv_dtype is not None else dtype.name,
         "weight_dtype": weight_dtype.name if weight_dtype is not None else dtype.name,
+        "kernel": kernel,
         "shapes": asdict(shapes),
         "source": _traced_digest(),
         "mesh": mesh.key_inputs,

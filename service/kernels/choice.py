@@ -110,10 +110,18 @@ class KernelChoice:
                 return PagedReference()
 
 
-def choose_kernel(device: Device, heads: HeadShape) -> KernelChoice:
-    """Choose the kernel for a device's platform (`cpu`, `gpu`, `tpu`), or the reference for unsupported shapes."""
+def choose_kernel(device: Device, heads: HeadShape, fault: str | None = None) -> KernelChoice:
+    """Choose the kernel for a device's platform (`cpu`, `gpu`, `tpu`), or the reference for unsupported shapes.
+
+    Args:
+        device: the device.
+        heads: the model's heads.
+        fault: what a check has found wrong with the device's own kernel, so that it is not used.
+    """
     cache = (heads.cached_dtype.name, device.device_kind)
     unpadded = (heads.head_dim, heads.num_kv_heads, *cache)
+    if fault is not None:
+        return KernelChoice(KernelName.REFERENCE, *unpadded, fault)
     if device.platform == "cpu":
         is_native = serves_attention(native_code(), heads.cached_dtype, heads.head_dim)
         return KernelChoice(KernelName.NATIVE if is_native else KernelName.BLOCKS, *unpadded)

@@ -238,12 +238,13 @@ class Settings(BaseModel):
         ge=1,
         description="Host memory, in bytes, for adapters of slots that are read once and kept, the most recently used.",
     )
-    max_prefill_tokens: int = Field(
-        default=512,
+    max_prefill_tokens: int | None = Field(
+        default=None,
         ge=16,
         le=16384,
         description="The most prompt tokens per step. Longer prompts are prefilled in chunks. For an encoder, the "
-        "total tokens of a step.",
+        "total tokens of a step. Unset: 2048 for a generative model on an H100, H200, RTX PRO 6000 or TPU v6e, "
+        "otherwise 512.",
     )
     max_step_stall_ms: float | None = Field(
         default=None,

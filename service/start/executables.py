@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from service.bundles.bundle import Bundle, BundledFile, BundleRefused, make_bund
 from service.bundles.lookup import BundlePlaces
 from service.bundles.partial import PartialBundle
 from service.compile.aot import STACK_BYTES, compile_programs, compile_timed
+from service.compile.counter import planned_compilation
 from service.compile.lazy import BuildPlan, LazyExecutables
 from service.compile.program import Executable, Program, load_executable
 from service.device.memory import Device, is_absent
@@ -36,11 +37,14 @@ BYTES_OF_GPU_COMPILATION = (
     20e9  # of a GPU's memory, for each thread beyond two; an L4 with 8B weights has 1 GB to spare
 )
 
+CHECKED_PLATFORMS = ("gpu", "tpu")  # whose attention kernels were written without such a device at hand
+
 
 @dataclass(frozen=True)
 class BundleSearch:
     """The result of a bundle lookup."""
 
+    spec: ModelSpec  # whose executables they are
     places: BundlePlaces
     bundle: Bundle | None
     begin_s: float  # when the search began, in seconds since the process began
@@ -50,6 +54,13 @@ class BundleSearch:
     def outcome(self) -> str:
         """The outcome of the lookup: shared, hit, miss, stale, corrupt or unsigned."""
         return self.places.outcome if self.shared is None else "shared"
+
+    @property
+    def has_run(self) -> bool:
+        """Whether these executables, and so their attention kernel, have run on such a device."""
+        return self.shared is not None or (
+            self.bundle is not None and self.bundle.manifest.making.get("has_run", False)
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,8 @@ class Executables:
         if self.bundle is not None:
             return self.bundle
         assert self.compiler is not None, "executables come from a bundle or from a compiler"
-        making = {"recipe": spec.recipe(), "start": progress.report()}
+        has_run = not is_absent(spec.mesh.devices[0])
+        making = {"recipe": spec.recipe(), "start": progress.report(), "has_run": has_run}
         return make_bundle(spec.key, self.by_name, self.compiler.seconds, making, self.compiler.take_loaded())
 
 
@@ -116,28 +128,64 @@ def find_bundle(
             "target machine for a tuned one",
             extra={"key": bundle.manifest.key, "missing": spec.key.digest},
         )
-    return BundleSearch(places, bundle, begin_s)
+    return BundleSearch(spec, places, bundle, begin_s)
 
 
-def search_log_fields(spec: ModelSpec, search: BundleSearch) -> dict[str, Any]:
+def find_checked(
+    find: Callable[[ModelSpec], BundleSearch],
+    spec: ModelSpec,
+    replan: Callable[[str], ModelSpec],
+    progress: StartProgress,
+) -> BundleSearch:
+    """Look for a model's bundle; if none has run on such a device, check the attention kernel before it is compiled.
+
+    A kernel that fails or is wrong is refused, and the slow reference serves.
+
+    Args:
+        find: looks for the bundle of a spec.
+        spec: the model, with the kernel that its device usually has.
+        replan: returns the spec with the reference kernel, given what is wrong with the usual one.
+        progress: the progress of the start.
+    """
+    found = find(spec)
+    if found.has_run or spec.mesh.platform not in CHECKED_PLATFORMS:
+        return found
+    with progress.part(Phase.EXECUTABLES, "check kernel"), planned_compilation():
+        fault = spec.kernel_fault()
+    if fault is None:
+        return found
+    device = spec.mesh.devices[0].device_kind
+    logger.error(
+        "the attention kernel is refused on this %s: %s. The reference kernel serves instead, many times slower. "
+        "Report this line with the table of `make device-check`; an earlier version may not have this fault",
+        device,
+        fault,
+        extra={"device": device, "reason": fault},
+    )
+    return find(replan(fault))
+
+
+def search_log_fields(search: BundleSearch) -> dict[str, Any]:
     """Return the log fields about the executables of a start."""
     size = {} if search.bundle is None else {"bundle_bytes": search.bundle.size_bytes}
-    return {"bundle": search.outcome, "executables": len(spec.names.every), **size}
+    return {"bundle": search.outcome, "executables": len(search.spec.names.every), **size}
 
 
-def obtain_executables(spec: ModelSpec, search: BundleSearch, progress: StartProgress) -> Executables:
+def obtain_executables(search: BundleSearch, progress: StartProgress) -> Executables:
     """Return shared executables, or start to load or compile them, without waiting."""
+    spec = search.spec
     if search.shared is not None:
         progress.count_executables(len(spec.names.every), len(spec.names.every))
         return Executables(search.shared, spec.names.first, is_shared=True)
     progress.count_executables(0, len(spec.names.every))
     if search.bundle is not None:
         return _load_all(spec, search.bundle, progress)
-    return compile_all(spec, search, progress)
+    return compile_all(search, progress)
 
 
-def compile_all(spec: ModelSpec, search: BundleSearch, progress: StartProgress) -> Executables:
+def compile_all(search: BundleSearch, progress: StartProgress) -> Executables:
     """Start to compile every executable from its shapes, without waiting for weights."""
+    spec = search.spec
     gc.enable()  # unlike importing, tracing produces garbage
     compiler = _Compiler(spec, search.places.partial(spec.key), progress)
     first = spec.names.sufficient

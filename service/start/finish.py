@@ -42,7 +42,6 @@ def probe(context: StartContext, engine: "Running") -> None:
 
 def obtain_rest(
     context: StartContext,
-    spec: "ModelSpec",
     bundle: "BundleSearch",
     executables: "Executables",
     engine: "Running",
@@ -59,9 +58,9 @@ def obtain_rest(
 
     try:
         with context.progress.phase(Phase.EXECUTABLES, begin_s=bundle.begin_s) as fields:
-            fields.update(search_log_fields(spec, bundle))
+            fields.update(search_log_fields(bundle))
             executables.wait()
-        if not executables.is_hit or (spec.mesh.platform != "cpu" and not executables.is_shared):
+        if not executables.is_hit or (bundle.spec.mesh.platform != "cpu" and not executables.is_shared):
             engine.run_all()
     except EngineError:
         raise
@@ -74,10 +73,9 @@ def obtain_rest(
     return True
 
 
-def mark_ready(  # noqa: PLR0917 (the results of five tasks)
+def mark_ready(
     context: StartContext,
     devices: Devices,
-    spec: "ModelSpec",
     bundle: "BundleSearch",
     model: LoadedModel,
     rest: bool,
@@ -85,7 +83,7 @@ def mark_ready(  # noqa: PLR0917 (the results of five tasks)
     """Report that the start is complete."""
     if not rest:
         return
-    progress = context.progress
+    progress, spec = context.progress, bundle.spec
     progress.details |= _spec_fields(spec)
     progress.mark_ready(
         model=model.served.name,
@@ -98,16 +96,14 @@ def mark_ready(  # noqa: PLR0917 (the results of five tasks)
     )
 
 
-def store_bundle(
-    context: StartContext, spec: "ModelSpec", bundle: "BundleSearch", executables: "Executables", rest: bool
-) -> None:
+def store_bundle(context: StartContext, bundle: "BundleSearch", executables: "Executables", rest: bool) -> None:
     """Store the bundle for later starts wherever it is missing, and share its executables with other models."""
     with contextlib.closing(bundle.places):
         if not rest or executables.is_shared:
             return
-        context.common.executables.put(spec.key.digest, dict(executables.by_name))
+        context.common.executables.put(bundle.spec.key.digest, dict(executables.by_name))
         try:
-            bundle.places.store(executables.to_bundle(spec, context.progress))
+            bundle.places.store(executables.to_bundle(bundle.spec, context.progress))
         except Exception:  # not every backend can serialize, and the service works without it
             logger.warning("the bundle could not be created; the next start compiles again", exc_info=True)
 

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,11 +25,12 @@ from service.start.context import StartContext
 from service.start.conversions import store_conversion
 from service.start.devices import Devices, use_target
 from service.start.discover import checkpoint_uri, opener
-from service.start.executables import BundleSearch, compile_all, find_bundle
+from service.start.executables import BundleSearch, compile_all, find_bundle, find_checked
 from service.start.graph import Tasks
 from service.start.kinds.model_spec import ModelSpec
 from service.start.load import add_discovery
 from service.start.progress import Phase, StartProgress
+from service.start.tasks import replan
 from service.text.generation_defaults import NO_DEFAULTS
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class _Plan:
     spec: ModelSpec
     places: BundlePlaces
     progress: StartProgress
+    replan: Callable[[str], ModelSpec]  # with the reference kernel, given what is wrong with the usual one
     is_absent: bool  # whether the devices belong to another machine, so that nothing can run on them
 
 
@@ -105,7 +108,7 @@ def _check(plan: _Plan) -> int:
 def _prewarm(plan: _Plan) -> int:
     settings = plan.settings
     with contextlib.closing(plan.places):
-        search = find_bundle(plan.spec, plan.places, plan.progress, accepts_untuned=False)
+        search = _search(plan)
         bundle = search.bundle or _build(plan, search)
         stored = plan.places.store(bundle)
     open_pinned = opener(settings, plan.generations)
@@ -115,7 +118,7 @@ def _prewarm(plan: _Plan) -> int:
         {
             **plan.name,
             "outcome": "made" if search.bundle is None else "already there",
-            "key": plan.spec.key.digest,
+            "key": search.spec.key.digest,
             "executables": len(bundle.manifest.executables),
             "bundle_bytes": bundle.size_bytes,
             "places": stored,
@@ -124,6 +127,15 @@ def _prewarm(plan: _Plan) -> int:
         }
     )
     return 0 if stored or search.bundle is not None else 1
+
+
+def _search(plan: _Plan) -> BundleSearch:
+    def find(spec: ModelSpec) -> BundleSearch:
+        return find_bundle(spec, plan.places, plan.progress, accepts_untuned=False)
+
+    if plan.is_absent:
+        return find(plan.spec)
+    return find_checked(find, plan.spec, plan.replan, plan.progress)
 
 
 def _discover(process: Settings, devices: Devices | None, entry: ModelEntry | None, *, is_absent: bool) -> _Plan:
@@ -152,14 +164,15 @@ def _discover(process: Settings, devices: Devices | None, entry: ModelEntry | No
         spec,
         BundlePlaces.of_settings(settings, checkpoint.uri, metrics),
         context.progress,
+        partial(replan, context, checkpoint, spec),
         is_absent,
     )
 
 
 def _build(plan: _Plan, search: BundleSearch) -> Bundle:
     """Compile every executable and run each once, so that only working ones are stored."""
-    spec = plan.spec
-    executables = compile_all(spec, search, plan.progress)
+    spec = search.spec
+    executables = compile_all(search, plan.progress)
     executables.wait()
     if plan.is_absent:
         return executables.to_bundle(spec, plan.progress)

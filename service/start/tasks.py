@@ -134,21 +134,38 @@ def _weights_key(checkpoint: LocatedCheckpoint, spec: "ModelSpec") -> str:
 def search_bundle(
     context: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelSpec", last_bundle: PrefetchedBundle
 ) -> "BundleSearch":
-    """Look for the executables: among other loaded models, on this machine, then at BUNDLE_URI."""
+    """Look for the executables: among other loaded models, on this machine, then at BUNDLE_URI.
+
+    The spec of what was found is another than the given one if the attention kernel was refused.
+    """
     from service.bundles.lookup import BundlePlaces
-    from service.start.executables import BundleSearch, find_bundle
+    from service.start.executables import BundleSearch, find_bundle, find_checked
 
     places = BundlePlaces.of_settings(context.settings, checkpoint.uri, context.metrics, last_bundle)
-    if (shared := context.common.executables.get(spec.key.digest)) is not None:
-        return BundleSearch(places, None, context.progress.elapsed_s(), shared)
-    return find_bundle(spec, places, context.progress)
+
+    def find(spec: "ModelSpec") -> "BundleSearch":
+        if (shared := context.common.executables.get(spec.key.digest)) is not None:
+            return BundleSearch(spec, places, None, context.progress.elapsed_s(), shared)
+        return find_bundle(spec, places, context.progress)
+
+    return find_checked(find, spec, partial(replan, context, checkpoint, spec), context.progress)
 
 
-def begin_executables(context: StartContext, spec: "ModelSpec", bundle: "BundleSearch") -> "Executables":
+def replan(context: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelSpec", kernel_fault: str) -> "ModelSpec":
+    """Plan a generative model again, with the reference in place of its device's attention kernel."""
+    from service.start.kinds.engine_spec import choose_engine_spec
+
+    share = context.memory_share
+    return choose_engine_spec(
+        context.settings, checkpoint, spec.mesh.devices, memory_share=share, kernel_fault=kernel_fault
+    )
+
+
+def begin_executables(context: StartContext, bundle: "BundleSearch") -> "Executables":
     """Start to load the bundle's executables, or to compile them, without waiting."""
     from service.start.executables import obtain_executables
 
-    return obtain_executables(spec, bundle, context.progress)
+    return obtain_executables(bundle, context.progress)
 
 
 def wait_for_first(_: StartContext, executables: "Executables") -> None:
@@ -156,9 +173,9 @@ def wait_for_first(_: StartContext, executables: "Executables") -> None:
     executables.wait_for_first()
 
 
-def begin_state(_: StartContext, spec: "ModelSpec", executables: "Executables") -> Any:
+def begin_state(_: StartContext, bundle: "BundleSearch", executables: "Executables") -> Any:
     """Allocate the device state that steps need in addition to weights."""
-    return spec.begin_state(executables.by_name)
+    return bundle.spec.begin_state(executables.by_name)
 
 
 def pull_tokenizer_files(context: StartContext, checkpoint: LocatedCheckpoint) -> Path:
@@ -213,14 +230,14 @@ def _parse_once(parsed: "LruCache[TokenizerBackend]", content: bytes) -> "Tokeni
 
 def start_engine(
     context: StartContext,
-    spec: "ModelSpec",
+    bundle: "BundleSearch",
     weights: "LoadedWeights[jax.Array]",
     executables: "Executables",
     device_state: Any,
 ) -> "Running":
     """Start the device thread."""
     with context.progress.phase(Phase.WARM):
-        return spec.start(context, weights.weights, executables.by_name, device_state)
+        return bundle.spec.start(context, weights.weights, executables.by_name, device_state)
 
 
 def assemble_model(  # noqa: PLR0917 (the results of five tasks)

@@ -9,7 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from scripts.memory_table import MODELS
 from service.checkpoint.discover import locate
+from service.device.chips import H100, H200, L4, RTX_PRO_6000, V6E, Chip
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.choice import KernelName
 from service.settings import Settings
@@ -138,6 +140,32 @@ def test_an_impossible_number_is_refused_with_the_models_numbers():
         SettingsError, match=r"TENSOR_PARALLEL: is 3\..* num_attention_heads = 8 .* Possible values: 1, 2, 4\."
     ):
         plan(4, tensor_parallel=3)
+
+
+def on_chip(chip: Chip, num_slots: int, **settings) -> EngineSpec:
+    """Plan Llama 3.1 8B on a chip."""
+    client = SimpleNamespace(platform_version="1")
+    device = NamedDevice(0, chip.platform, chip.device_kind, client, chip.memory_bytes, chip.compute_capability)
+    located = replace(locate(str(DEMO), LocalSource), hub_config=dict(MODELS["Llama 3.1 8B"]))
+    return choose_engine_spec(Settings(max_num_seqs=num_slots, **settings), located, [device])
+
+
+@pytest.mark.parametrize(
+    ("chip", "num_slots", "chunk_tokens", "most_executables"),
+    [
+        (L4, 16, 512, 55),
+        (H100, 64, 2048, 60),
+        (H200, 64, 2048, 60),
+        (RTX_PRO_6000, 64, 2048, 60),
+        (V6E, 64, 2048, 60),
+        (Chip("gpu", "NVIDIA A100-SXM4-80GB", 84_000_000_000, "8.0"), 16, 512, 55),
+    ],
+)
+def test_a_step_takes_as_much_of_prompts_as_suits_the_chip(chip, num_slots, chunk_tokens, most_executables):
+    spec = on_chip(chip, num_slots)
+    assert spec.shapes.max_prefill_tokens == chunk_tokens
+    assert len(spec.names.every) <= most_executables
+    assert on_chip(chip, num_slots, max_prefill_tokens=1024).shapes.max_prefill_tokens == 1024
 
 
 @pytest.fixture

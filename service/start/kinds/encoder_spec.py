@@ -11,6 +11,7 @@ import numpy as np
 from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
 from service.compile.program import Executable, Program
+from service.device.chips import USUAL_CHUNK_TOKENS
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh
 from service.encoder.shapes import CPU_SPLIT_FROM_TOKENS, EncoderShapes
@@ -180,7 +181,7 @@ def choose_encoder_spec(
         )
     shapes = EncoderShapes(
         _max_text_tokens(settings, config, sentence),
-        settings.max_prefill_tokens,
+        settings.max_prefill_tokens or USUAL_CHUNK_TOKENS,
         CPU_SPLIT_FROM_TOKENS if mesh.is_host else None,
     )
     key = bundle_key(config, dtype, shapes, mesh)

@@ -13,6 +13,7 @@ from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.layout import SnapshotLayout
 from service.compile.program import Executable, Program
+from service.device.chips import chunk_tokens
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
 from service.device.native.library import native_code
@@ -28,7 +29,8 @@ from service.engine.steps.keys import (
     sufficient_keys,
 )
 from service.errors import DoesNotFit, SettingsError
-from service.kernels.choice import HeadShape, KernelChoice, choose_kernel
+from service.kernels.attention import Scoring
+from service.kernels.choice import HeadShape, KernelChoice, KernelName, choose_kernel
 from service.kernels.limits import skips_padding, vector_bytes
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
 from service.models.decoder_weights import decoder_weight_specs
@@ -55,6 +57,7 @@ logger = logging.getLogger(__name__)
 MAX_IMAGE_ROWS, PADDED_ROWS = 1024, (256,)
 PLACE_ROWS = 64
 MAX_KEPT_ROWS = 8192
+CHECKED_CHUNK = 32  # tokens of a prompt, at least, with which a kernel is checked
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,36 @@ class EngineSpec(ModelSpec):
         return {**sizes, **self.number_formats}
 
     @override
+    def kernel_fault(self) -> str | None:
+        if self.kernel.name is KernelName.REFERENCE:
+            return None
+        from service.kernels.self_check import Case, find_fault
+
+        kernel, heads, attentions = (
+            self.kernel.kernel(),
+            self.config.heads,
+            [layer.attention for layer in self.config.layers],
+        )
+        kinds = {(a.group_size, Scoring(a.scale, a.window, a.soft_cap), a.has_sinks) for a in attentions}
+        cases = [
+            Case(
+                self.dtype,
+                heads.num_kv_heads // self.mesh.num_devices,
+                group,
+                heads.head_dim,
+                self.kv_dtype,
+                self.shapes.page_size,
+                scoring,
+                has_sinks,
+                chunk=max(CHECKED_CHUNK, self.shapes.page_size),
+            )
+            for group, scoring, has_sinks in kinds
+        ]
+        with jax.default_device(self.mesh.devices[0]):  # pyright: ignore[reportArgumentType]
+            faults = (find_fault(kernel, case) for case in cases)
+            return next((f"{self.kernel.name.value} {fault}" for fault in faults if fault is not None), None)
+
+    @override
     def model(self) -> PagedDecoder:
         from service.kernels.products.linear import choose_products
         from service.kernels.products.quantized import choose_fp8_products
@@ -208,12 +241,24 @@ class EngineSpec(ModelSpec):
 
 
 def choose_engine_spec(
-    settings: Settings, located: LocatedCheckpoint, devices: Sequence[Device], *, memory_share: float = 1.0
+    settings: Settings,
+    located: LocatedCheckpoint,
+    devices: Sequence[Device],
+    *,
+    memory_share: float = 1.0,
+    kernel_fault: str | None = None,
 ) -> EngineSpec:
     """Choose devices, dtype and sizes, and compute the bundle key.
 
     Sizes depend on the model's share of the memory rather than on free memory, so that a model has the same pages and
     bundle whatever else is loaded. A model that does not fit into its share gets all of the memory.
+
+    Args:
+        settings: the operator's settings.
+        located: the checkpoint.
+        devices: all devices of this host.
+        memory_share: the model's share of their memory.
+        kernel_fault: what a check has found wrong with the usual attention kernel, which the reference then replaces.
 
     Raises:
         UnsupportedModel: the family or a feature of this model is not supported.
@@ -232,18 +277,27 @@ def choose_engine_spec(
     config = with_kept_bits(config, quantization, mesh)
     _check_rows(config, quantization)
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
-    kernel = _choose_kernel(config, formats, mesh)
+    kernel = _choose_kernel(config, formats, mesh, kernel_fault)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
     try:
-        shapes = choose_shapes(settings, config, formats, mesh, int(memory_bytes * memory_share))
+        shapes = choose_shapes(settings, config, formats, mesh, int(memory_bytes * memory_share), kernel=kernel)
     except DoesNotFit:
         if memory_share == 1:
             raise
-        shapes = choose_shapes(settings, config, formats, mesh, memory_bytes)
+        shapes = choose_shapes(settings, config, formats, mesh, memory_bytes, kernel=kernel)
     _check_adapter_cache(settings, specs, shapes.adapters, dtype)
-    size = _model_size(settings, config, formats, mesh, shapes.adapters)
+    size = _model_size(settings, config, formats, mesh, shapes.adapters, kernel=kernel)
     total_bytes = engine_bytes(size, shapes)
-    key = bundle_key(config, dtype, shapes, mesh, quantization, kv_dtype=kv_dtype, weight_dtype=weight_dtype)
+    key = bundle_key(
+        config,
+        dtype,
+        shapes,
+        mesh,
+        quantization,
+        kv_dtype=kv_dtype,
+        weight_dtype=weight_dtype,
+        kernel=kernel.name.value,
+    )
     return EngineSpec(
         dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, total_bytes
     )
@@ -255,7 +309,13 @@ def encoder_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[
 
 
 def choose_shapes(
-    settings: Settings, config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, memory_bytes: int
+    settings: Settings,
+    config: DecoderConfig,
+    formats: NumberFormats,
+    mesh: DeviceMesh,
+    memory_bytes: int,
+    *,
+    kernel: KernelChoice,
 ) -> EngineShapes:
     """Choose the sizes of an engine.
 
@@ -265,6 +325,7 @@ def choose_shapes(
         formats: the dtypes of activations, weights and cache.
         mesh: the devices.
         memory_bytes: usable memory on each device.
+        kernel: the attention kernel, which determines the size of the cache.
 
     Raises:
         SettingsError: the operator requested a longer context than the model supports.
@@ -272,11 +333,11 @@ def choose_shapes(
     """
     adapters = _adapter_shapes(settings, config)
     return fit_engine(
-        _model_size(settings, config, formats, mesh, adapters),
+        _model_size(settings, config, formats, mesh, adapters, kernel=kernel),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
-        max_prefill_tokens=settings.max_prefill_tokens,
+        max_prefill_tokens=settings.max_prefill_tokens or chunk_tokens(mesh.devices[0].device_kind),
         max_model_len=settings.max_model_len,
     )
 
@@ -338,11 +399,12 @@ def _model_size(
     formats: NumberFormats,
     mesh: DeviceMesh,
     adapters: AdapterShapes | None,
+    *,
+    kernel: KernelChoice,
 ) -> ModelSize:
     dtype, quantization, kv_dtype, weight_dtype = formats
     storage = layers_quantization(quantization, config.layer_storage)
     products_dtype = weight_dtype.name if storage is Quantization.NONE else storage.value
-    kernel = choose_kernel(mesh.devices[0], _head_shape(config, formats, mesh))
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
     media = _row_shapes(settings, config, specs)
     return ModelSize(
@@ -400,15 +462,15 @@ def _rows_bytes(media: RowShapes, hidden_size: int, dtype: np.dtype) -> int:
     return media.num_places * media.place_rows * (1 + media.num_added) * hidden_size * dtype.itemsize
 
 
-def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> KernelChoice:
+def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, fault: str | None) -> KernelChoice:
     """Choose the attention kernel and log it; falling back to the slow one is a warning."""
     device = mesh.devices[0]
-    choice = choose_kernel(device, _head_shape(config, formats, mesh))
+    choice = choose_kernel(device, head_shape(config, formats, mesh), fault)
     fields: dict[str, Any] = {"kernel": choice.name.value, "device": device.device_kind}
     if mesh.is_host:
         fields["native_code"] = native_code().value
     if choice.obstacle is not None:
-        message = "the device's attention kernel does not support this model; using the slow reference kernel"
+        message = "the device's attention kernel cannot serve this model; using the slow reference kernel"
         logger.warning(message, extra={**fields, "reason": choice.obstacle})
         return choice
     if choice.cached_head_dim != config.heads.head_dim:
@@ -420,7 +482,7 @@ def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMe
     return choice
 
 
-def _head_shape(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> HeadShape:
+def head_shape(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> HeadShape:
     """Return the shape of one device's share of the heads."""
     return HeadShape(
         config.heads.num_kv_heads // mesh.num_devices,

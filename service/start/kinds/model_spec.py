@@ -117,6 +117,13 @@ class ModelSpec(ABC):
     def ready_fields(self) -> Mapping[str, Any]:
         """Fields about the model for the last log line of a start."""
 
+    def kernel_fault(self) -> str | None:
+        """Run the attention kernel on a small case; return what is wrong with it, None if nothing is.
+
+        What is not a kernel of this project, as an encoder's attention, is left to XLA.
+        """
+        return None
+
     @abstractmethod
     def model(self) -> Any:
         """Return the model to trace; needed only without a bundle."""
