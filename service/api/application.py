@@ -120,7 +120,7 @@ def create_api(
 def _uploads(max_audio_bytes: int, max_file_bytes: int | None, timeout_s: float) -> dict[str, Accepted]:
     """Return the forms that paths take; None for no files."""
     audio = Accepted(max_audio_bytes + FORM_BYTES, timeout_s, FORM, "MAX_AUDIO_BYTES")
-    uploads = dict.fromkeys(AUDIO, audio)
+    uploads: dict[str, Accepted] = dict.fromkeys(AUDIO, audio)
     if max_file_bytes is not None:
         most = max_file_bytes + FORM_BYTES
         uploads[FILES] = Accepted(most, timeout_s, FORM, "BATCH_FILE_BYTES", is_held=False)
