@@ -83,6 +83,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
         call: Call | None = None if self.is_idle else self.cycle.scope.get(CALL)
         if call is not None and call.task is not None:
+            call.has_left = True
             call.task.cancel(ClientDisconnected.code)
 
     @override

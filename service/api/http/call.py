@@ -93,6 +93,7 @@ class Call:
     route: str | None = None  # as metrics and logs name it; None: that of the API which matches
     status: int | None = None  # of the answer, once it has begun
     task: asyncio.Task[Any] | None = None  # cancelled by the server if the client disconnects, whatever it awaits
+    has_left: bool = False  # whether the client disconnected, and the server cancelled the task
     clocks: list[Clock] = field(default_factory=list[Clock])  # of its sequences
     leases: "list[Lease]" = field(default_factory=list)  # of models, released when the answer has ended
     # From `begin` on.

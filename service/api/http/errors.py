@@ -153,9 +153,10 @@ class ErrorAnswers:
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError as error:
-            if error.args == (ClientDisconnected.code,):
-                return
             call = call_of(scope)
+            # A cancellation that passes through an awaited task loses its message.
+            if call.has_left or error.args == (ClientDisconnected.code,):
+                return
             if call.status is not None or call.is_background:
                 raise
             await respond(Draining(), scope, send)  # the server cancels what outlives its drain
