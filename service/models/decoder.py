@@ -233,7 +233,12 @@ class Decoder:
         return tuple(new_cache)
 
     def logits(
-        self, weights: Weights, hidden: Float[Array, "sample hidden"], num_used: Int[Array, ""] | None = None
+        self,
+        weights: Weights,
+        hidden: Float[Array, "sample hidden"],
+        num_used: Int[Array, ""] | None = None,
+        *,
+        stays_split: bool = False,
     ) -> Float[Array, "sample vocab"]:
         """Return float32 logits of hidden states after the last layer group.
 
@@ -241,6 +246,7 @@ class Decoder:
             weights: the model's weights by name.
             hidden: hidden states after the last layer.
             num_used: how many of them are used; the logits of the others may be zero. None for all.
+            stays_split: whether each device keeps the logits of its part of the vocabulary.
         """
         config, named = self.config, self._named(weights, self.weight_specs())
         unembed = "embed" if config.has_tied_embeddings else "unembed"
@@ -256,7 +262,7 @@ class Decoder:
             logits = logits * config.logits_multiplier
         if config.logits_soft_cap is not None:
             logits = config.logits_soft_cap * jnp.tanh(logits / config.logits_soft_cap)
-        return logits if self.mesh is None else self.mesh.gather(logits)
+        return logits if self.mesh is None or stays_split else self.mesh.gather(logits)
 
     @property
     def _kernel(self) -> AttentionKernel | ShardedAttention:

@@ -170,7 +170,15 @@ class PagedDecoder(Protocol):
         ...
 
     def logits(
-        self, weights: Weights, hidden: Float[Array, "sample hidden"], num_used: Int[Array, ""]
+        self,
+        weights: Weights,
+        hidden: Float[Array, "sample hidden"],
+        num_used: Int[Array, ""],
+        *,
+        stays_split: bool = False,
     ) -> Float[Array, "sample vocab"]:
-        """Return float32 logits of hidden states after the last layer group; of the first `num_used`, at least."""
+        """Return float32 logits of hidden states after the last layer group; of the first `num_used`, at least.
+
+        If they stay split, each device keeps those of its part of the vocabulary.
+        """
         ...

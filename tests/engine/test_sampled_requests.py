@@ -30,7 +30,7 @@ class HandScoredModel(HandCountedModel):
     def __init__(self):
         super().__init__(vocab_size=VOCAB)
 
-    def logits(self, weights, hidden, num_used):
+    def logits(self, weights, hidden, num_used, *, stays_split=False):
         sums = hidden[:, :1].astype(jnp.int32) % VOCAB
         tokens = jnp.arange(VOCAB)[None]
         scores = ((sums * 7 + tokens * tokens * 3) % 31).astype(jnp.float32) / 4 - 3

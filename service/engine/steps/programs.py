@@ -144,7 +144,8 @@ class _EnginePrograms:
     def _sample(self, key: Sample) -> Program:
         is_general = key.sampler is Sampler.GENERAL
         masks = unrestricted_mask(key.num_seqs, self._model.vocab_size) if is_general else None
-        sample = functools.partial(sample_step, self._model, self._samplers[key.sampler])
+        is_greedy = key.sampler is Sampler.GREEDY  # of its part of the logits a device needs the maximum and its index
+        sample = functools.partial(sample_step, self._model, self._samplers[key.sampler], stays_split=is_greedy)
         return self._of_slots(key, sample, SampleInputs(self._hidden(key.num_seqs), _int32(key.num_seqs), masks))
 
     @property

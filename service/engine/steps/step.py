@@ -139,8 +139,13 @@ def sample_step(
     weights: Weights,
     slots: SlotState,
     inputs: SampleInputs,
+    *,
+    stays_split: bool = False,
 ) -> tuple[SlotState, Sampled]:
-    """Sample the next token of each slot by a function, and leave it in the slot."""
+    """Sample the next token of each slot by a function, and leave it in the slot.
+
+    If the logits stay split, devices exchange what the function reduces them to, and never the logits.
+    """
     positions = jnp.asarray(inputs.positions)
     count = len(positions)
     is_sampled = positions >= 0
@@ -151,7 +156,7 @@ def sample_step(
         is_sampled=is_sampled,
     )
     num_used = jnp.max(jnp.where(is_sampled, jnp.arange(1, count + 1), 0))
-    logits = model.logits(weights, jnp.asarray(inputs.hidden), num_used)
+    logits = model.logits(weights, jnp.asarray(inputs.hidden), num_used, stays_split=stays_split)
     with jax.named_scope("sample"):
         token_mask = None if inputs.token_mask is None else jnp.asarray(inputs.token_mask)
         sampled = sampler(logits, state, token_mask)
