@@ -1,13 +1,17 @@
 """The demo models that hear and see, served from their checkpoints, through OpenAI's client."""
 
 import io
+import json
 import random
+import shutil
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from examples.hear import run as hear
 from examples.hear.training import network
@@ -21,6 +25,7 @@ from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.observability.progress import Progress
 from service.storage.local import LocalSource
+from tests.checkpoint.quantized_formats import fp8
 from tests.process import running_service
 from tests.tolerances import SAME_MODEL_ATOL
 
@@ -40,9 +45,44 @@ def test_the_demo_model_hears_what_is_said(tmp_path):
         assert begins == sorted(begins)
 
 
+def save_in_fp8(folder: Path) -> Path:
+    """Write the model that sees as the FP8 checkpoints of Qwen3-VL are: the decoder in blocks, the tower wide."""
+    shutil.copytree(see.DEMO, folder)
+    quantize, stored = fp8((128, 128), "_scale_inv"), {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if ".layers." in name and name.endswith("proj.weight"):
+            written, _ = quantize(tensor.astype(np.float32))
+            stored |= {f"{name.removesuffix('weight')}{key}": value for key, value in written.items()}
+        else:
+            stored[name] = tensor
+    save_file(stored, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    wide = ["lm_head", "model.visual"]
+    config["quantization_config"] = {
+        **{"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"},
+        **{"weight_block_size": [128, 128], "modules_to_not_convert": wide},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "in int8": {"quantization": "int8"},
+    "from an FP8 checkpoint": {"stored": save_in_fp8},
+    "on two devices": {"xla_flags": "--xla_force_host_platform_device_count=2", "tensor_parallel": 2},
+}
+
+
 @pytest.mark.slow
-def test_the_demo_model_sees_what_is_drawn(tmp_path):
-    with running_service(model_uri=see.DEMO, model_name=see.MODEL, local_model_cache=tmp_path) as service:
+@pytest.mark.parametrize("way", WAYS)
+def test_the_demo_model_sees_what_is_drawn(tmp_path, way: str):
+    settings = dict(WAYS[way])
+    save = settings.pop("stored", None)
+    uri = see.DEMO if save is None else save(tmp_path / "model")
+    with running_service(
+        model_uri=uri, model_name=see.MODEL, local_model_cache=tmp_path / "cache", **settings
+    ) as service:
         for seed in DRAWINGS:
             chosen, output = random.Random(seed), io.BytesIO()
             drawn = scene(chosen)

@@ -20,6 +20,7 @@ from service.models.description import (
 )
 from service.models.families import llama, qwen3
 from service.models.families.qwen2 import with_qwen_windows
+from service.models.quantization_config import read_layer_storage
 
 TEXT_NAMES = replace(qwen3.QK_NORM_NAMES, prefix="model.language_model.")
 VISION_NAMES = TensorNames(
@@ -46,7 +47,6 @@ def read_config(config: HubConfig) -> DecoderConfig:
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
-    config.refuse_unless("quantization_config")
     text = config.part("text_config")
     attention = llama.read_attention(text, default_head_dim=128, default_theta=500_000.0, qk_norm=llama.read_norm(text))
     if attention.rotation is None or not attention.rotation.sections:
@@ -55,7 +55,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
     decoder = llama.read_decoder(
         text, layers, TEXT_NAMES, has_tied_embeddings=config.flag("tie_word_embeddings"), image_encoder=_encoder(config)
     )
-    return replace(decoder, model_type="qwen3_vl")
+    return replace(decoder, model_type="qwen3_vl", layer_storage=read_layer_storage(config.uri, config.values))
 
 
 def _encoder(config: HubConfig) -> PatchEncoder:
