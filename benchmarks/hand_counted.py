@@ -65,7 +65,12 @@ class HandCountedModel:
         return sums[..., None].astype(jnp.float32), cache
 
     def logits(
-        self, weights: Weights, hidden: Float[Array, "sample hidden"], num_used: Int[Array, ""]
+        self,
+        weights: Weights,
+        hidden: Float[Array, "sample hidden"],
+        num_used: Int[Array, ""],
+        *,
+        stays_split: bool = False,
     ) -> Float[Array, "sample vocab"]:
         """Return logits with a peak at the sum modulo the vocabulary."""
         return jax.nn.one_hot(hidden[:, 0].astype(jnp.int32) % self.vocab_size, self.vocab_size) * 10
