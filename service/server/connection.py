@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.api.http.call import CALL, Call
 from service.api.http.errors import encoded, error_answer
-from service.errors import ClientDisconnected, MalformedRequest, TooManyConnections
+from service.errors import MalformedRequest, TooManyConnections
 from service.server.request_reader import MAX_HEAD_BYTES, RequestReader
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Connection(H11Protocol):
         call: Call | None = None if self.is_idle else self.cycle.scope.get(CALL)
         if call is not None and call.task is not None:
             call.has_left = True
-            call.task.cancel(ClientDisconnected.code)
+            call.task.cancel()
 
     @override
     def data_received(self, data: bytes) -> None:

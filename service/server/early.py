@@ -125,8 +125,8 @@ class EarlyAnswers:
                 if self._queue_timeout_s is not None and self._queue_timeout_s < self._wait_s:
                     raise QueueTimeout(self._queue_timeout_s) from None
                 raise DeadlineExceeded(self._wait_s) from None
-            except asyncio.CancelledError as error:
-                if error.args == (ClientDisconnected.code,):
+            except asyncio.CancelledError:
+                if call.has_left:
                     raise ClientDisconnected from None
                 raise
             finally:

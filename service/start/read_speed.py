@@ -3,13 +3,11 @@
 import contextlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import jax
-
 from service.device.memory import host_memory_bytes
-from service.device.read_speed import count_cores, measure_read_speed
+from service.device.read_speed import count_cores
 from service.settings import Settings
 from service.storage.files import atomic_write
 
@@ -17,17 +15,20 @@ FILE = "read_speed"
 _CPU_FACTS = Path("/proc/cpuinfo")
 
 
-def read_speed(settings: Settings, arrays: Sequence[jax.Array]) -> float | None:
-    """Return the bytes a second that all cores read, as kept for this machine, or else measured with some arrays.
+def read_speed(settings: Settings, measure: Callable[[], float | None]) -> float | None:
+    """Return the bytes a second that all cores read, as kept for this machine, or else as measured now.
 
     What is damaged or of another machine is measured anew, and with MODEL_STREAM, whose disk may be memory, every time.
-    None where `measure_read_speed` has none.
+
+    Args:
+        settings: where it is kept.
+        measure: measures it; None if it cannot.
     """
     path, machine = settings.local_model_cache.expanduser().absolute() / FILE, _machine()
     kept = None if settings.model_stream else _kept(path, machine)
     if kept is not None:
         return kept
-    measured = measure_read_speed(arrays)
+    measured = measure()
     if measured is not None and not settings.model_stream:
         with contextlib.suppress(OSError):  # the next start measures again
             path.parent.mkdir(parents=True, exist_ok=True)

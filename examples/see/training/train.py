@@ -268,7 +268,7 @@ def batches(lessons: Lessons) -> Iterator[Batch]:
 
 
 def make_optimizer(total_steps: int, tensors: Mapping[str, jax.Array]) -> optax.GradientTransformation:
-    """Return Muon for matrices, which needs half of the steps here, and AdamW for embeddings, norms and biases."""
+    """Return Muon for matrices, which learn faster with it, and AdamW for embeddings, norms and biases."""
 
     def is_matrix(name: str) -> bool:
         return tensors[name].ndim == 2 and "embed" not in name

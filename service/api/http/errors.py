@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http.call import call_of
 from service.errors import (
-    ClientDisconnected,
     Draining,
     EngineError,
     EngineStopped,
@@ -152,10 +151,9 @@ class ErrorAnswers:
         """Answer one request."""
         try:
             await self._app(scope, receive, send)
-        except asyncio.CancelledError as error:
+        except asyncio.CancelledError:
             call = call_of(scope)
-            # A cancellation that passes through an awaited task loses its message.
-            if call.has_left or error.args == (ClientDisconnected.code,):
+            if call.has_left:
                 return
             if call.status is not None or call.is_background:
                 raise

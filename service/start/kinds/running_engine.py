@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, override
 
 from service.api.served import Served, ServedModel, Vision
+from service.device.read_speed import measure_read_speed
 from service.engine.engine import Engine
 from service.engine.request import MAX_SEQUENCES, Adapter, Request, Sampling
 from service.engine.runner import Runner
@@ -73,11 +74,17 @@ class RunningEngine(Running):
     @override
     def measured_fields(self) -> Mapping[str, Any]:
         weights = self._runner.product_weights
-        measured: list[float | None] = []
-        self._engine.run_between_steps(lambda: measured.append(read_speed(self._settings, weights)))
-        [bytes_per_s] = measured
         num_bytes = sum(array.nbytes for array in weights)
-        if bytes_per_s is None or num_bytes == 0:
+        if num_bytes == 0 or any(device.platform != "cpu" for device in weights[0].devices()):
+            return {}
+
+        def measure() -> float | None:
+            measured: list[float | None] = []
+            self._engine.run_between_steps(lambda: measured.append(measure_read_speed(weights)))
+            return measured[0]
+
+        bytes_per_s = read_speed(self._settings, measure)
+        if bytes_per_s is None:
             return {}
         self._load.least_decode_s = num_bytes / bytes_per_s
         if self._load.decode_s == 0:
