@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 import threading
 import time
@@ -476,6 +477,27 @@ async def test_a_response_in_the_background_is_cancelled_with_what_it_has(servic
         assert (await api.retrieve(queued.id)).to_dict() == cancelled.to_dict()
         assert (await api.cancel(queued.id)).status == "cancelled"
     assert service.engine.last.is_aborted
+
+
+async def test_a_response_that_is_cancelled_while_its_progress_is_written_stays_cancelled(service, monkeypatch):
+    service.engine.script = [*tokens("Hello"), STALL]
+    write, is_writing, may_write = service.store.write, threading.Event(), threading.Event()
+
+    def write_progress_late(name, content):
+        if b'"in_progress"' in gzip.decompress(content).partition(b"\n")[0]:
+            is_writing.set()
+            assert may_write.wait(20)
+        write(name, content)
+
+    monkeypatch.setattr(service.store, "write", write_progress_late)
+    async with at_a_port(service) as api:
+        queued = await api.create(model=MODEL, input="hi", background=True)
+        assert await asyncio.to_thread(is_writing.wait, 20)
+        cancelling = asyncio.create_task(api.cancel(queued.id))
+        await asyncio.wait([cancelling], timeout=0.5)
+        may_write.set()
+        assert (await cancelling).status == "cancelled"
+        assert (await api.retrieve(queued.id)).status == "cancelled"
 
 
 async def test_a_response_in_the_background_that_is_deleted_ends(service):

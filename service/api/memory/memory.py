@@ -156,9 +156,17 @@ class _Place:
 
     def __init__(self, store: ResponseStore, live: LiveResponse, items: asyncio.Task[bytes | None]) -> None:
         self.store, self.live, self._items = store, live, items
+        self._last_write: asyncio.Task[bool] | None = None
 
     async def write(self, response: dict[str, Any]) -> bool:
         """Keep a response unless it was deleted; return whether that succeeded."""
+        # The thread of a write outlives its cancellation, and would replace what is written after it.
+        self._last_write = asyncio.create_task(self._write(response, after=self._last_write))
+        return await asyncio.shield(self._last_write)
+
+    async def _write(self, response: dict[str, Any], *, after: asyncio.Task[bool] | None) -> bool:
+        if after is not None:
+            await asyncio.wait([after])
         if (items := await self._items) is None or self.live.is_deleted:
             return False
         is_kept = await self.store.write(self.live.owner, response, items)
