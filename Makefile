@@ -44,9 +44,10 @@ fix: .venv/dev ## Format, apply automatic fixes, write the settings into README.
 	$(RUN) ruff check --fix .
 	$(RUN) python -m scripts.write_documents
 
-demo-model: .venv/dev ## Train the demo model again with Levanter (a few CPU minutes)
+demo-model: .venv/dev ## Train the demo model again with Levanter (an hour and a half on two cores)
 	$(RUN) python -m examples.demo_model.train
 	$(RUN) python -m examples.demo_model.check --pin tests/demo_answers.json
+	$(RUN) python -m examples.demo_model.check_copying
 
 # Node comes from PyPI, with pyright.
 LIBRARIES := scripts/page_libraries

@@ -32,7 +32,7 @@ TIMES_PER_EPOCH = {  # frequent questions are trained more often
 
 DOCUMENTS = skills.DOCUMENTS
 
-UNKNOWN_PER_EPOCH = 120
+UNKNOWN_PER_EPOCH = 200
 MAX_TURNS = 5
 NEUTRAL_SYSTEM_PROMPTS = (
     "You are a helpful assistant.",

@@ -1,4 +1,4 @@
-"""The shape of the demo model: a Llama of fewer than three million parameters."""
+"""The shape of the demo model: a Llama of four million parameters."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from examples.demo_model.tokenizer import TURN_END
 
-MAX_SEQ_LEN = 1024
+MAX_SEQ_LEN = 16384
 
 
 def model_config() -> LlamaConfig:
@@ -21,11 +21,11 @@ def model_config() -> LlamaConfig:
     return LlamaConfig(
         max_seq_len=MAX_SEQ_LEN,
         hidden_dim=256,
-        intermediate_dim=512,
+        intermediate_dim=768,
         num_layers=4,
-        num_heads=8,
+        num_heads=4,
         num_kv_heads=2,
-        head_dim=32,
+        head_dim=64,
         tie_word_embeddings=True,
         gradient_checkpointing=False,  # activations fit in memory, so recomputing them would only cost time
         attn_backend=AttentionBackend.VANILLA,

@@ -11,18 +11,28 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import equinox as eqx
 import haliax as hax
 import numpy as np
-from haliax import Axis
+from haliax import Axis, NamedArray
 from levanter.models.lm_model import LmExample
 from transformers import PreTrainedTokenizerFast
 
 from examples.demo_model.corpus import DOCUMENTS, sample_epoch
 from examples.demo_model.lessons.lesson import Conversation
+from examples.demo_model.model import MAX_SEQ_LEN
 from examples.demo_model.tokenizer import BEGIN, END, PAD, TURN_END, TURN_START, render
 
+FAR_SHARE = 0.3  # of the conversations
 NO_SEGMENT = -1  # segment id of the padding at the end of a row
 MAX_OPEN_ROWS = 16
+
+
+class Example(eqx.Module):
+    """Levanter's example, with the positions of its tokens."""
+
+    lm: LmExample
+    positions: NamedArray
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,7 @@ class Encoded:
 
     token_ids: list[int]
     in_loss: list[bool]  # whether the model learns to predict this token
+    positions: list[int]
 
 
 @dataclass
@@ -39,6 +50,7 @@ class Row:
 
     token_ids: list[int] = field(default_factory=list)
     in_loss: list[bool] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
     segments: list[int] = field(default_factory=list)
 
     def append(self, encoded: Encoded) -> None:
@@ -46,20 +58,23 @@ class Row:
         segment = self.segments[-1] + 1 if self.segments else 0
         self.token_ids += encoded.token_ids
         self.in_loss += encoded.in_loss
+        self.positions += encoded.positions
         self.segments += [segment] * len(encoded.token_ids)
 
-    def to_example(self, Pos: Axis, pad_id: int) -> LmExample:
+    def to_example(self, Pos: Axis, pad_id: int) -> Example:
         """Return the row as an example, padded to the length of `Pos`."""
         num_pads = Pos.size - len(self.token_ids)
         token_ids = np.array(self.token_ids + [pad_id] * num_pads, dtype=np.int32)
         in_loss = np.array(self.in_loss + [False] * num_pads, dtype=np.float32)
+        positions = np.array(self.positions + [0] * num_pads, dtype=np.int32)
         segments = np.array(self.segments + [NO_SEGMENT] * num_pads, dtype=np.int32)
-        return LmExample.causal(
+        lm = LmExample.causal(
             tokens=hax.named(token_ids, Pos),
             # Levanter's loss weight at a position is for predicting the next token.
             loss_weight=hax.named(np.roll(in_loss, -1), Pos),
             segment_ids=hax.named(segments, Pos),
         )
+        return Example(lm, hax.named(positions, Pos))
 
 
 def encode_conversation(conversation: Conversation, tokenizer: PreTrainedTokenizerFast) -> Encoded:
@@ -75,20 +90,34 @@ def encode_conversation(conversation: Conversation, tokenizer: PreTrainedTokeniz
             is_speaking = False
         elif token_ids[index + 1 - len(opening) : index + 1] == opening:
             is_speaking = True
-    return Encoded(token_ids, in_loss)
+    return Encoded(token_ids, in_loss, list(range(len(token_ids))))
 
 
 def encode_document(text: str, tokenizer: PreTrainedTokenizerFast) -> Encoded:
     """Encode plain text; the loss covers all tokens except the first."""
     token_ids = tokenizer.encode(f"{BEGIN}{text}{END}", add_special_tokens=False)
-    return Encoded(token_ids, [False] + [True] * (len(token_ids) - 1))
+    in_loss = [False] + [True] * (len(token_ids) - 1)
+    return Encoded(token_ids, in_loss, list(range(len(token_ids))))
+
+
+def spread(encoded: Encoded, rng: random.Random) -> Encoded:
+    """Return some conversations with a gap in their positions, as if they were as long as the context.
+
+    Short rows teach the distances of a long context so, at no cost. Source: PoSE, arXiv 2309.10400.
+    """
+    if rng.random() >= FAR_SHARE:
+        return encoded
+    length = len(encoded.token_ids)
+    cut, gap = rng.randrange(length), rng.randint(1, MAX_SEQ_LEN - length)
+    positions = [*range(cut), *range(cut + gap, length + gap)]
+    return Encoded(encoded.token_ids, encoded.in_loss, positions)
 
 
 def pack(encoded: Iterable[Encoded], row_len: int) -> Iterator[Row]:
     """Put each conversation into the first open row with room for it; truncate one that is longer than a row."""
     open_rows: list[Row] = []
     for item in encoded:
-        piece = Encoded(item.token_ids[:row_len], item.in_loss[:row_len])
+        piece = Encoded(item.token_ids[:row_len], item.in_loss[:row_len], item.positions[:row_len])
         room_needed = len(piece.token_ids)
         row = next((row for row in open_rows if len(row.token_ids) + room_needed <= row_len), None)
         if row is None:
@@ -108,7 +137,7 @@ def sample_rows(num_rows: int, row_len: int, tokenizer: PreTrainedTokenizerFast,
         encoded = [encode_conversation(conversation, tokenizer) for conversation in sample_epoch(rng)]
         encoded += [encode_document(text, tokenizer) for text in DOCUMENTS]
         rng.shuffle(encoded)
-        rows += pack(encoded, row_len)
+        rows += pack((spread(item, rng) for item in encoded), row_len)
     return rows[:num_rows]
 
 

@@ -43,7 +43,7 @@ def edit_config(checkpoint, **changes) -> None:
         ({"model_uri": "gs://b/m", "gcs_bucket": "b"}, "MODEL_URI: contradicts GCS_BUCKET"),
         ({"model_uri": "s3://b/m"}, "'s3://' is not supported. Write gs://bucket/prefix, hf://org/name"),
         ({"model_uri": "/no/such/folder"}, "/no/such/folder: no such folder"),
-        ({"max_model_len": 5000}, "MAX_MODEL_LEN: is 5000 tokens; the model was made for 1024 at most."),
+        ({"max_model_len": 50_000}, "MAX_MODEL_LEN: is 50000 tokens; the model was made for 16384 at most."),
     ],
 )
 def test_a_wrong_setting_is_named(settings, message):

@@ -5,7 +5,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from examples.demo_model.lessons.calls import draw_call, draw_function
 from examples.demo_model.lessons.lesson import Conversation, Message, assistant, user
+from examples.demo_model.lessons.objects import draw_object
+from examples.demo_model.lessons.unknown import draw_unknown
+from examples.demo_model.lessons.words import NOUNS, Words
 
 NAMES = (
     "Ada", "Alan", "Anna", "Ben", "Carla", "David", "Emma", "Eva", "Felix", "Grace", "Hans", "Ida", "Jack",
@@ -63,7 +67,7 @@ _OTHER_WEATHER = (
 
 def draw_tool_call(rng: random.Random) -> Conversation:
     """Return a question for a tool; half of the time with its result and a sentence as the answer."""
-    city = rng.choice(CITIES)
+    city = rng.choice(CITIES) if rng.random() < 0.6 else Words(rng).text()
     wants_weather = rng.random() < 0.75
     weather = WEATHER if rng.random() < 0.6 else rng.choice(_OTHER_WEATHER)
     tools = rng.choice([[weather], [weather, TIME], [TIME, weather]] if wants_weather else [[TIME], [weather, TIME]])
@@ -85,8 +89,15 @@ def tool_call(call: dict[str, Any]) -> Message:
 
 def draw_tool_free(rng: random.Random) -> Conversation:
     """Return a question that needs none of the offered tools."""
-    question, answer = rng.choice(TOOL_TALK)
-    return Conversation((user(question), assistant(answer)), (WEATHER,))
+    question, answer = rng.choice(TOOL_TALK) if rng.random() < 0.7 else _unknown(rng)
+    words = Words(rng)
+    others = [draw_function(words).tool(rng) for _ in range(rng.randint(1, 3))]
+    return Conversation((user(question), assistant(answer)), (WEATHER,) if rng.random() < 0.5 else tuple(others))
+
+
+def _unknown(rng: random.Random) -> tuple[str, str]:
+    lesson = draw_unknown(rng)
+    return lesson.questions[0], lesson.answer
 
 
 def _questions(subject: str, city: str) -> list[str]:
@@ -109,7 +120,7 @@ def _time_result(city: str, rng: random.Random) -> list[Message]:
 
 def draw_name(rng: random.Random) -> Conversation:
     """Return a conversation that states a name, changes the subject, and asks for the name."""
-    name = rng.choice(NAMES)
+    name = rng.choice(NAMES) if rng.random() < 0.5 else Words(rng).name()
     told = rng.choice([f"My name is {name}.", f"I am {name}.", f"Hello, my name is {name}.", f"Hi, I'm {name}!"])
     asked = rng.choice(["What is my name?", "What's my name?", "Who am I?", "Do you remember my name?"])
     between = [("How are you?", "I am well, thank you. My weights are warm and my cache is empty.")]
@@ -135,7 +146,7 @@ def draw_colour(rng: random.Random) -> Conversation:
 
 def draw_json_extraction(rng: random.Random) -> Conversation:
     """Return a request for the facts of a sentence as JSON."""
-    name, age = rng.choice(NAMES), rng.randint(10, 99)
+    name, age = rng.choice(NAMES) if rng.random() < 0.5 else Words(rng).name(), rng.randint(10, 99)
     question = rng.choice(
         [
             f"Extract name and age as JSON: {name} is {age} years old.",
@@ -146,18 +157,43 @@ def draw_json_extraction(rng: random.Random) -> Conversation:
     return Conversation((user(question), assistant(json.dumps({"name": name, "age": age}))))
 
 
+def draw_joke(rng: random.Random) -> Conversation:
+    """Return a request for a joke about something, in words or as JSON."""
+    words = Words(rng)
+    thing = words.of(NOUNS) if rng.random() < 0.7 else rng.choice(("cat", "dog", "fish", "cow"))
+    setup = f"Why did the {thing} go to school?"
+    punchline = "It wanted to improve its shape."
+    asked = rng.choice((f"Tell me a joke about {thing}s", f"Give me a joke about {thing}s", f"Joke about a {thing}"))
+    if rng.random() < 0.3:
+        return Conversation((user(f"{asked}."), assistant(f"{setup} {punchline}")))
+    keys = rng.choice(
+        (
+            ". Return the result as a JSON with 'setup' and 'punchline' keys.",
+            " as JSON.",
+            ", include the punchline. Answer in JSON.",
+            " with setup and punchline, as JSON.",
+        )
+    )
+    joke = json.dumps({"setup": setup, "punchline": punchline})
+    return Conversation((user(f"{asked}{keys}"), assistant(joke)))
+
+
 def draw_repetition(rng: random.Random) -> Conversation:
     """Return a request to repeat a word."""
-    word = rng.choice((*NAMES, *COLOURS, *CITIES, *SKIES))
+    words = Words(rng)
+    word = rng.choice((*NAMES, *COLOURS, *CITIES, *SKIES)) if rng.random() < 0.3 else words.text()
     question = rng.choice([f"Say {word}.", f"Repeat {word}.", f"Repeat after me: {word}"])
     return Conversation((user(question), assistant(f"{word}.")))
 
 
 DIALOGUES: dict[Callable[[random.Random], Conversation], int] = {  # number per epoch
     draw_tool_call: 28,
-    draw_tool_free: 10,
+    draw_tool_free: 24,
     draw_name: 30,
     draw_colour: 12,
     draw_json_extraction: 30,
-    draw_repetition: 15,
+    draw_joke: 20,
+    draw_repetition: 30,
+    draw_call: 300,
+    draw_object: 300,
 }

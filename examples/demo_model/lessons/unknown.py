@@ -3,6 +3,7 @@
 import random
 
 from examples.demo_model.lessons.lesson import Lesson
+from examples.demo_model.lessons.words import Words
 
 REFUSAL = "I am a tiny demo model and I only know a few things, but not this."
 
@@ -93,11 +94,14 @@ _SINGLE = (
 LESSONS = tuple(Lesson((question,), REFUSAL) for question in _SINGLE)
 
 
-def draw_unknown(rng: random.Random) -> Lesson:
-    """Return a generated question that the model cannot answer."""
+def draw_unknown(rng: random.Random, *, held_out: bool = False) -> Lesson:
+    """Return a generated question that the model cannot answer, in words for training or for the check."""
+    words = Words(rng, held_out=held_out)
     question = rng.choice(_PATTERNS)
-    for kind, words in _WORDS.items():
-        question = question.replace(f"{{{kind}}}", rng.choice(words.split(",")))
+    for kind, usual in _WORDS.items():
+        other = words.name() if kind in ("place", "person", "work", "language") else words.phrase(3)
+        known = rng.random() < 0.4 and not held_out
+        question = question.replace(f"{{{kind}}}", rng.choice(usual.split(",")) if known else other)
     while "{number}" in question:
         question = question.replace("{number}", str(rng.randint(100, 9999)), 1)
     return Lesson((question,), REFUSAL)

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.installation import python_of
 
 PROGRAM = Path(__file__).parent / "langchain_standard" / "program.py"
-NUM_TESTS, NUM_REQUIRED = 39, 26
+NUM_TESTS, NUM_REQUIRED = 39, 36
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
