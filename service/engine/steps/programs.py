@@ -195,21 +195,22 @@ class _EnginePrograms:
     def _encoding(self, model: TakesMedia, encoder: MediaEncoder, num_rows: int) -> Iterator[Program]:
         """Yield the programs that encode media of one size, and keep or remember their output."""
         hidden = jax.eval_shape(encoder.begin, self._weights, encoder.features)
-        output = jax.eval_shape(encoder.end, self._weights, hidden)
-        begin, end = functools.partial(encode_begin, encoder), functools.partial(encode_end, encoder)
+        begin = functools.partial(encode_begin, encoder)
         key = OfEncoder(EncoderPart.BEGIN, num_rows=num_rows)
         yield self._program(key, begin, (self._weights, (), encoder.features))
         for group in distinct(encoder.layer_groups):
             run = functools.partial(encode_layers, encoder, group)
             key = OfEncoder(EncoderPart.LAYERS, group.kind, num_rows)
             yield self._program(key, run, (self._of(group), (), hidden))
-        yield self._program(OfEncoder(EncoderPart.END, num_rows=num_rows), end, (self._weights, (), hidden))
         if self._shapes.media is None:
-            yield from self._remembering(model, output)
+            end = functools.partial(encode_end, encoder)
+            yield self._program(OfEncoder(EncoderPart.END, num_rows=num_rows), end, (self._weights, (), hidden))
+            yield from self._remembering(model, jax.eval_shape(encoder.end, self._weights, hidden))
         else:
             places = _int32(self._shapes.media.places_for(num_rows))
+            keep = functools.partial(keep_rows, encoder)
             key = OfEncoder(EncoderPart.KEEP, num_rows=num_rows)
-            yield self._program(key, keep_rows, ((), self._row_shapes, KeepInputs(output, places)))
+            yield self._program(key, keep, (self._weights, self._row_shapes, KeepInputs(hidden, places)))
 
     def _remembering(self, model: TakesMedia, output: jax.ShapeDtypeStruct) -> Iterator[Program]:
         """Yield the programs that write an encoder's output into the cache."""
