@@ -1,10 +1,12 @@
 """Tokens per second of the engine on a CPU beside llama.cpp, without HTTP, for each dtype of the weights.
 
-    python -m benchmarks.cpu_llamacpp [--dtypes float32,bfloat16,int8] [--model 135m] [--rounds 5] [--short]
+    python -m benchmarks.cpu_llamacpp [--dtypes float32,bfloat16,int8] [--waves 1,8,prefill-512] [--model 135m]
+        [--rounds 5] [--short] [--cores 1]
 
 Both run in turns, wave after wave, and each line gives the median of the rounds' ratios and its spread: llama.cpp's
 seconds divided by Levserve's. Where other work shares the cores, the ratio of processor time says more: it counts what
-each used, and not what it waited for.
+each used, and not what it waited for. But threads of llama.cpp that wait for each other keep their cores busy, so it is
+fair with `--cores 1` alone.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from benchmarks.workload import Wave
 ROOT = Path(__file__).parents[1]
 GEOMETRIES = {"135m": SMOLLM_135M, "1b": LLAMA_1B}
 NUM_SEQUENCES, CONTEXT_LENS = {"135m": 32, "1b": 8}, {"135m": 4608, "1b": 2048}
-NUM_REQUESTS, PREFILLS = (1, 8, 32), (512, 4096)
+WAVES = ("1", "8", "32", "prefill-512", "prefill-4096")
 TOKENS, SHORT_TOKENS = (128, 64), (32, 16)  # of a prompt and of its continuation
 # Of each dtype of weights: that of the checkpoint, Levserve's settings, and the end of the name of llama.cpp's file.
 DTYPES = {
@@ -39,8 +41,9 @@ DTYPES = {
 }
 
 
-def start(dtype: str, model: str, folder: Path, stack: ExitStack) -> tuple[list[Worker], list[int]]:
+def start(dtype: str, options: argparse.Namespace, folder: Path, stack: ExitStack) -> tuple[list[Worker], list[int]]:
     """Start the engine and llama.cpp, and return them with the words of prompts."""
+    model = options.model
     stored, settings, suffix = DTYPES[dtype]
     sequences, context = NUM_SEQUENCES[model], CONTEXT_LENS[model]
 
@@ -51,9 +54,11 @@ def start(dtype: str, model: str, folder: Path, stack: ExitStack) -> tuple[list[
 
     checkpoint = make_checkpoint(folder / f"llama-{model}-{stored}-{context}", GEOMETRIES[model], write)
     limits = {"MAX_NUM_SEQS": str(sequences), "MAX_MODEL_LEN": str(context)}
-    engine = [sys.executable, "-m", "benchmarks.engine_worker"]
+    on_cores = [] if options.cores is None else ["taskset", "--cpu-list", f"0-{options.cores - 1}"]
+    engine = [*on_cores, sys.executable, "-m", "benchmarks.engine_worker"]
     gguf = folder / f"{checkpoint.name}{suffix}.gguf"
-    peer = [str(LLAMACPP.python(folder / "llamacpp")), "-m", "benchmarks.peers.llamacpp", str(checkpoint), str(gguf)]
+    python = str(LLAMACPP.python(folder / "llamacpp"))
+    peer = [*on_cores, python, "-m", "benchmarks.peers.llamacpp", str(checkpoint), str(gguf)]
     workers = [
         Worker(engine, folder / "engine.log", service_environment(checkpoint, folder, settings | limits)),
         Worker([*peer, str(sequences), str(context)], folder / "llamacpp.log", os.environ),
@@ -64,13 +69,13 @@ def start(dtype: str, model: str, folder: Path, stack: ExitStack) -> tuple[list[
 
 
 def waves(options: argparse.Namespace) -> Iterator[Wave]:
-    """Yield the waves that the limits of a model allow."""
-    for number in NUM_REQUESTS:
-        if number <= NUM_SEQUENCES[options.model]:
+    """Yield the waves that are asked for and that the limits of a model allow."""
+    for name in options.waves.split(","):
+        number = int(name.removeprefix("prefill-"))
+        if name != str(number) and number < CONTEXT_LENS[options.model]:
+            yield Wave(f"prefill of {number:,}", 1, number, 1)
+        elif name == str(number) and number <= NUM_SEQUENCES[options.model]:
             yield Wave(f"{number} at once", number, *(SHORT_TOKENS if options.short else TOKENS))
-    for tokens in PREFILLS:
-        if tokens < CONTEXT_LENS[options.model]:
-            yield Wave(f"prefill of {tokens:,}", 1, tokens, 1)
 
 
 def measure(worker: Worker, wave: Wave, words: list[int], seed: int) -> tuple[float, float]:
@@ -86,7 +91,7 @@ def measure(worker: Worker, wave: Wave, words: list[int], seed: int) -> tuple[fl
 def lines(dtype: str, options: argparse.Namespace, seeds: Iterator[int]) -> Iterator[str]:
     """Yield a line for each wave."""
     with ExitStack() as stack:
-        workers, words = start(dtype, options.model, ROOT / ".cache" / "bench", stack)
+        workers, words = start(dtype, options, ROOT / ".cache" / "bench", stack)
         for wave in waves(options):
             rounds, began = [], load_average()
             for turn in range(options.rounds + 1):
@@ -106,12 +111,15 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu_llamacpp", description="Compare with llama.cpp.")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="of the weights, separated by commas")
+    parser.add_argument("--waves", default=",".join(WAVES), help="numbers of requests, and prefills")
     parser.add_argument("--model", default="135m", choices=GEOMETRIES, help="the shape")
     parser.add_argument("--rounds", type=int, default=5, help="the number of rounds")
     parser.add_argument("--short", action="store_true", help="prompts of 32 tokens and continuations of 16")
+    parser.add_argument("--cores", type=int, help="the number of cores that both use; all by default")
     options = parser.parse_args()
     machine = describe_machine()
-    print(f"{machine['processor']}, {machine['cores']} cores; {options.model}; {options.rounds} rounds.\n")
+    cores = options.cores or machine["cores"]
+    print(f"{machine['processor']}, {cores} cores; {options.model}; {options.rounds} rounds.\n")
     print("| weights | wave | tokens/s | llama.cpp | ratio | of processor time | load average |")
     print("|---|---|---|---|---|---|---|")
     seeds = count()

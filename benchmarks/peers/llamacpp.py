@@ -80,7 +80,7 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
     checkpoint, gguf = Path(sys.argv[1]), Path(sys.argv[2])
     if not gguf.exists():
         export_gguf(checkpoint, gguf, next((kind for end, kind in KINDS.items() if gguf.stem.endswith(end)), "F32"))
-    num_threads = os.cpu_count() or 1
+    num_threads = len(os.sched_getaffinity(0))
     sequences, context_tokens = map(int, sys.argv[3:]) if len(sys.argv) > 3 else LIMITS
     context = BatchedContext(str(gguf), num_threads, sequences, context_tokens)
     system = llama_cpp.llama_print_system_info().decode().strip()
