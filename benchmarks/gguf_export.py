@@ -1,4 +1,4 @@
-"""Export of a float32 Llama checkpoint to GGUF. It runs in llama.cpp's environment and needs only numpy and gguf."""
+"""Export of a Llama checkpoint to GGUF. It runs in llama.cpp's environment and needs only numpy and gguf."""
 
 import json
 import struct
@@ -21,13 +21,13 @@ LAYER_NAMES = {
 }
 
 
-def export_gguf(checkpoint: Path, path: Path, *, is_q8: bool = False) -> None:
+def export_gguf(checkpoint: Path, path: Path, kind: str = "F32") -> None:
     """Write the checkpoint as one file, without a vocabulary, because prompts and answers are token ids.
 
     Args:
         checkpoint: the folder.
         path: the file to write.
-        is_q8: whether matrices are written in q8_0, as llama.cpp quantizes them, and not in float32.
+        kind: llama.cpp's name for the type of matrices: F32, BF16 or Q8_0.
     """
     from gguf import GGMLQuantizationType, GGUFWriter
     from gguf.quants import quantize
@@ -48,9 +48,9 @@ def export_gguf(checkpoint: Path, path: Path, *, is_q8: bool = False) -> None:
     writer.add_tokenizer_model("no_vocab")
     for name, tensor in _read_tensors(checkpoint / "model.safetensors"):
         ordered = _interleaved(name, tensor, config)
-        if is_q8 and ordered.ndim > 1:
-            kind = GGMLQuantizationType.Q8_0
-            writer.add_tensor(_gguf_name(name), quantize(ordered, kind), raw_dtype=kind)
+        if kind != "F32" and ordered.ndim > 1:
+            matrix = GGMLQuantizationType[kind]
+            writer.add_tensor(_gguf_name(name), quantize(ordered, matrix), raw_dtype=matrix)
         else:
             writer.add_tensor(_gguf_name(name), ordered)
     writer.write_header_to_file()
@@ -61,13 +61,16 @@ def export_gguf(checkpoint: Path, path: Path, *, is_q8: bool = False) -> None:
 
 
 def _read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the float32 tensors of a safetensors file without its library, which this environment lacks."""
+    """Yield the tensors of a safetensors file in float32 without its library, which this environment lacks."""
     data = np.memmap(path, np.uint8, "r")
     (header_bytes,) = struct.unpack("<Q", data[:8].tobytes())
     for name, entry in json.loads(data[8 : 8 + header_bytes].tobytes()).items():
         if name != "__metadata__":
             begin, end = (8 + header_bytes + offset for offset in entry["data_offsets"])
-            yield name, data[begin:end].view(np.float32).reshape(entry["shape"])
+            stored = data[begin:end]
+            if entry["dtype"] == "BF16":  # the upper halves of float32
+                stored = (stored.view(np.uint16).astype(np.uint32) << 16).view(np.uint8)
+            yield name, stored.view(np.float32).reshape(entry["shape"])
 
 
 def _gguf_name(name: str) -> str:

@@ -2,7 +2,9 @@
 
 import base64
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tokenizers
@@ -13,8 +15,8 @@ from service.models.registry import read_config
 from tests.media.image_files import image_file
 from tests.parity.family_cases import draw
 from tests.parity.vision_cases import CONFIG, IMAGE_SIZE, QWEN_CONFIG
-from tests.served import DEMO
 
+DEMO = Path(__file__).parents[1] / "service" / "demo"
 PLACEHOLDER = "<image>"
 SPECIAL = (PLACEHOLDER, "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
 MAX_TOKENS = 256
@@ -63,18 +65,34 @@ def save_sighted(folder: Path) -> None:
     _save(folder, tokenizer, config, PREPROCESSOR, TEMPLATE)
 
 
-def save_qwen(folder: Path) -> None:
-    """Write the checkpoint of the Qwen3-VL, whose images have up to 40 tokens."""
+def save_qwen(
+    folder: Path,
+    *,
+    text: Mapping[str, Any] = MappingProxyType({}),
+    vision: Mapping[str, Any] = MappingProxyType({}),
+    image_tokens: tuple[int, int] = (9, 40),
+) -> None:
+    """Write the checkpoint of the Qwen3-VL.
+
+    Args:
+        folder: where it is made.
+        text: what differs in the configuration of the text tower.
+        vision: what differs in that of the image encoder.
+        image_tokens: the fewest and the most that an image has.
+    """
     tokenizer = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
     tokenizer.add_special_tokens([*QWEN_SPECIAL, "<end_of_utterance>"])
-    text = QWEN_CONFIG["text_config"] | {
-        "vocab_size": tokenizer.get_vocab_size(),
-        "max_position_embeddings": MAX_TOKENS,
+    ids = zip(("image", "vision_start", "vision_end"), map(tokenizer.token_to_id, QWEN_SPECIAL), strict=True)
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": MAX_TOKENS}
+    config = QWEN_CONFIG | {
+        **{f"{name}_token_id": token_id for name, token_id in ids},
+        "text_config": QWEN_CONFIG["text_config"] | sizes | text,
+        "vision_config": QWEN_CONFIG["vision_config"] | vision,
     }
-    config = QWEN_CONFIG | {"image_token_id": tokenizer.token_to_id(QWEN_SPECIAL[0]), "text_config": text}
-    edge = 2 * QWEN_CONFIG["vision_config"]["patch_size"]
+    edge = 2 * config["vision_config"]["patch_size"]
+    fewest, most = image_tokens
     preprocessor = {
-        "size": {"shortest_edge": 9 * edge**2, "longest_edge": 40 * edge**2},
+        "size": {"shortest_edge": fewest * edge**2, "longest_edge": most * edge**2},
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.contenders import free_port
+from benchmarks.device_check import tunings
 from benchmarks.device_check.model import FOLDER
 from benchmarks.device_check.report import Row, write_part
 
@@ -22,10 +23,12 @@ MOST_S_BESIDE_READING = 5  # of a warm start, from the process to the first toke
 
 
 def main(out: Path, *, is_tiny: bool) -> None:
-    """Prewarm, look for the bundle, and start twice."""
+    """Prewarm, keep the tunings, look for the bundle, and start twice."""
     environment = os.environ | {"MODEL_URI": str(out / FOLDER)} | settings_of(out, is_tiny=is_tiny)
+    written = out / "written.textproto"
     rows = [
-        time_command("prewarm", ["prewarm"], environment),
+        time_module("prewarm", ["benchmarks.device_check.tunings", str(written)], environment),
+        *tunings.keep(written, out),
         time_command("check", ["prewarm", "--check"], environment),
     ]
     bound_s = None if is_tiny else _read_s(out / FOLDER) + MOST_S_BESIDE_READING
@@ -60,10 +63,13 @@ def _read_s(folder: Path) -> float:
 
 def time_command(check: str, arguments: list[str], environment: dict[str, str]) -> Row:
     """Run a command of the service, which passes if it ends well."""
+    return time_module(check, ["service", *arguments], environment)
+
+
+def time_module(check: str, command: list[str], environment: dict[str, str]) -> Row:
+    """Run a module with arguments, which passes if it ends well."""
     began_s = time.perf_counter()
-    process = subprocess.run(
-        [sys.executable, "-m", "service", *arguments], env=environment, stdout=subprocess.DEVNULL, check=False
-    )
+    process = subprocess.run([sys.executable, "-m", *command], env=environment, stdout=subprocess.DEVNULL, check=False)
     return {"check": check, "passed": process.returncode == 0, "seconds": round(time.perf_counter() - began_s, 2)}
 
 

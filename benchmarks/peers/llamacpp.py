@@ -1,8 +1,9 @@
 """llama.cpp through llama-cpp-python's low-level API: all sequences in one batched decode, greedy, no HTTP.
 
-    python -m benchmarks.peers.llamacpp CHECKPOINT GGUF
+    python -m benchmarks.peers.llamacpp CHECKPOINT GGUF [SEQUENCES CONTEXT]
 
-The GGUF file is written from the checkpoint if it does not exist; one whose name ends in `-q8_0.gguf` in q8_0.
+The GGUF file is written from the checkpoint if it does not exist; the end of its name says in which type: `-q8_0.gguf`,
+`-bf16.gguf`, else float32. Without limits it takes 32 sequences of 512 tokens.
 """
 
 import os
@@ -16,15 +17,15 @@ import numpy as np
 from benchmarks.gguf_export import export_gguf
 from benchmarks.peers.worker import Generate, run_worker
 
-MAX_SEQUENCES = 32
-CONTEXT_TOKENS = 512  # per sequence
+LIMITS = (32, 512)  # sequences, and tokens of each
+KINDS = {"-q8_0": "Q8_0", "-bf16": "BF16"}
 BATCH_TOKENS = 4096
 
 
 class BatchedContext:
     """One llama.cpp context for many sequences."""
 
-    def __init__(self, path: str, num_threads: int) -> None:
+    def __init__(self, path: str, num_threads: int, max_sequences: int, context_tokens: int) -> None:
         import llama_cpp
 
         self._lib = llama_cpp
@@ -32,8 +33,8 @@ class BatchedContext:
         model_params = llama_cpp.llama_model_default_params()
         self._model = llama_cpp.llama_model_load_from_file(path.encode(), model_params)
         params = llama_cpp.llama_context_default_params()
-        params.n_seq_max = MAX_SEQUENCES
-        params.n_ctx = MAX_SEQUENCES * CONTEXT_TOKENS
+        params.n_seq_max = max_sequences
+        params.n_ctx = max_sequences * context_tokens
         params.n_batch = BATCH_TOKENS
         params.n_threads = params.n_threads_batch = num_threads
         self._context = llama_cpp.llama_init_from_model(self._model, params)
@@ -78,9 +79,10 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
 
     checkpoint, gguf = Path(sys.argv[1]), Path(sys.argv[2])
     if not gguf.exists():
-        export_gguf(checkpoint, gguf, is_q8=gguf.stem.endswith("-q8_0"))
-    num_threads = os.cpu_count() or 1
-    context = BatchedContext(str(gguf), num_threads)
+        export_gguf(checkpoint, gguf, next((kind for end, kind in KINDS.items() if gguf.stem.endswith(end)), "F32"))
+    num_threads = len(os.sched_getaffinity(0))
+    sequences, context_tokens = map(int, sys.argv[3:]) if len(sys.argv) > 3 else LIMITS
+    context = BatchedContext(str(gguf), num_threads, sequences, context_tokens)
     system = llama_cpp.llama_print_system_info().decode().strip()
     return {"generate": context.generate}, {
         "llama_cpp_python": llama_cpp.__version__,

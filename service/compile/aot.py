@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from service.compile.counter import planned_compilation
 from service.compile.program import Executable, Program
 from service.device.memory import Device, is_absent
+from service.device.tunings import Tunings, kept_tunings
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +126,19 @@ def compile_program(program: Program) -> Executable:
 
 
 def _compile(lowered: jax.stages.Lowered, program: Program) -> jax.stages.Compiled:
-    """Compile a program; if a GPU has no memory left to time kernels in, with kernels that are not timed."""
+    """Compile a program with the kernels that were timed before, if they are kept.
+
+    If a GPU has no memory left to time kernels in, compile it with kernels that are not timed.
+    """
     device = _device_of(program)
     has_four_bits = any(leaf.dtype == jnp.int4 for leaf in jax.tree.leaves(lowered.in_avals))
+    tunings = kept_tunings(device.device_kind) if device.platform == "gpu" else None
+    if tunings is not None:
+        try:
+            return lowered.compile(tuned_options(device, tunings, has_four_bits=has_four_bits))
+        except jax.errors.JaxRuntimeError as error:
+            facts = {"executable": program.name, "file": str(tunings.path), "reason": str(error)[:200]}
+            logger.info("the kept tunings do not suffice; compiling without them", extra=facts)
     try:
         return lowered.compile(compiler_options(device, has_four_bits=has_four_bits))
     except jax.errors.JaxRuntimeError as error:
@@ -136,6 +147,20 @@ def _compile(lowered: jax.stages.Lowered, program: Program) -> jax.stages.Compil
         facts = {"executable": program.name, "reason": str(error)[:200]}
         logger.warning("no memory to time kernels in; compiling with untimed ones, which may be slower", extra=facts)
         return lowered.compile(dict(UNTIMED_FOUR_BIT_OPTIONS if has_four_bits else UNTIMED_OPTIONS))
+
+
+def tuned_options(device: Device, tunings: Tunings, *, has_four_bits: bool = False) -> dict[str, Any]:
+    """Return the XLA options for programs of a GPU with tunings.
+
+    What they lack is timed on the GPU. On another machine the compilation fails then: XLA would choose the tiles
+    without timing them.
+    """
+    timed = FOUR_BIT_OPTIONS if has_four_bits else GPU_OPTIONS
+    return {
+        **timed,
+        "xla_gpu_load_autotune_results_from": str(tunings.path),
+        "xla_gpu_require_complete_aot_autotune_results": is_absent(device),
+    }
 
 
 def compiler_options(device: Device, *, has_four_bits: bool = False) -> dict[str, Any]:

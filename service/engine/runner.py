@@ -293,12 +293,12 @@ class Runner:
         if not part.is_last:
             return EncodedPart(hidden)
         self._encoded = None
-        output = self._executables[OfEncoder(EncoderStage.END, num_rows=num_rows)](self._weights, [], hidden)
         if media is not None:
             places = np.full(media.places_for(num_rows), media.num_places, np.int32)  # which writes nothing
             places[: len(part.memory.pages)] = part.memory.pages
             keep = self._executables[OfEncoder(EncoderStage.KEEP, num_rows=num_rows)]
-            return EncodedPart(keep([], self._state.rows, KeepInputs(output, places)))
+            return EncodedPart(keep(self._weights, self._state.rows, KeepInputs(hidden, places)))
+        output = self._executables[OfEncoder(EncoderStage.END)](self._weights, [], hidden)
         inputs = RememberInputs(output, np.array(part.memory.pages, np.int32))
         done = [
             self._executables[OfMemory(MemoryPart.REMEMBER, g.kind)](g.weights, g.cache, inputs) for g in self._groups

@@ -19,8 +19,10 @@ from service.kernels.limits import (
     LARGEST_CACHED,
     TPU_KV8_PAGE_SIZES,
     TPU_LANES,
+    TPU_LARGEST_HEAD_DIM,
     TPU_TABLE_BYTES,
     serves_attention,
+    tpu_cached_dim,
     tpu_cached_heads,
 )
 
@@ -131,8 +133,9 @@ def choose_kernel(device: Device, heads: HeadShape, fault: str | None = None) ->
     elif device.platform == "tpu":
         obstacle = _tpu_obstacle(heads)
         cached_heads = tpu_cached_heads(heads.num_kv_heads, heads.cached_dtype)
-        name = KernelName.KV8 if heads.cached_dtype.name in LARGEST_CACHED else KernelName.RAGGED
-        chosen = KernelChoice(name, TPU_LANES, cached_heads, *cache)
+        is_of_words = heads.cached_dtype.name in LARGEST_CACHED or heads.head_dim > TPU_LANES
+        name = KernelName.KV8 if is_of_words else KernelName.RAGGED
+        chosen = KernelChoice(name, tpu_cached_dim(heads.head_dim), cached_heads, *cache)
     else:
         obstacle, chosen = f"there is no kernel for {device.platform}", None
     if chosen is None or obstacle is not None:
@@ -156,7 +159,7 @@ def _tpu_obstacle(heads: HeadShape) -> str | None:
         return "it does not take sinks"
     if heads.has_memory:
         return "it does not attend to an encoder's output"
-    return _size_obstacle(heads, TPU_LANES)
+    return _size_obstacle(heads, TPU_LANES if heads.cached_dtype.name == "float32" else TPU_LARGEST_HEAD_DIM)
 
 
 def _size_obstacle(heads: HeadShape, largest: int) -> str | None:

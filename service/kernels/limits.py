@@ -4,7 +4,8 @@ import numpy as np
 
 from service.device.native.library import NativeCode
 
-TPU_LANES = 128  # width of a vector register; ragged paged attention requires this head dimension
+TPU_LANES = 128  # width of a vector register, of which a cached head fills one or more
+TPU_LARGEST_HEAD_DIM = 256  # the largest that is compiled and tested
 TPU_SUBLANE_COUNTS = (1, 2, 4)  # fractions of a tile of 8 sublanes that ragged paged attention supports
 # Page tables are in scalar memory (SMEM), 1 MiB up to v6e, which they share with the kernel's other arguments.
 # Source: https://github.com/vllm-project/tpu-inference (half of it for page tables)
@@ -42,6 +43,11 @@ def skips_padding(native: NativeCode, weight_dtype: str) -> bool:
 def vector_bytes(cached_head_dim: int, dtype: np.dtype) -> int:
     """Return the bytes of one cached key or value, including its scale."""
     return cached_head_dim * dtype.itemsize + (SCALE_BYTES if dtype.name in LARGEST_CACHED else 0)
+
+
+def tpu_cached_dim(head_dim: int) -> int:
+    """Round a number of dimensions up to whole registers."""
+    return -(-head_dim // TPU_LANES) * TPU_LANES
 
 
 def tpu_cached_heads(num_kv_heads: int, dtype: np.dtype) -> int:

@@ -1,6 +1,7 @@
 """Attention on a TPU with JAX's ragged paged attention, which copies pages to VMEM while it computes.
 
-An 8-bit KV cache uses tpu_kv8.py instead.
+An 8-bit KV cache uses tpu_kv8.py instead, and so do heads of more than 128 dimensions, for which JAX's kernel does not
+compile.
 
 JAX's kernel takes the tokens of all sequences concatenated without padding, and keys and values interleaved by head in
 one array, padded to 128 dimensions:

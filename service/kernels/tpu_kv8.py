@@ -1,12 +1,14 @@
-"""Attention on a TPU over an 8-bit KV cache with a scale per token and head.
+"""Attention on a TPU over an 8-bit KV cache with a scale per token and head, or over wide heads in bfloat16.
 
-JAX's ragged paged attention supports only a single scale for all tokens. This kernel uses pages with as many positions
-as a register has lanes (or twice as many), so that a page's scales are rows that multiply scores in place.
+JAX's ragged paged attention supports only a single scale for all tokens, and compiles for no more than 128 dimensions.
+This kernel uses pages with as many positions as a register has lanes (or twice as many), so that a page's scales are
+rows that multiply scores in place.
 
-    words    [page, position, word, dim]                int32: keys and values of two heads, see kv8/words.py
-    scales   [page, 1, key_and_value, position]         float32: k0 v0 k1 v1 ...
+    words    [page, position, word, dim]                int32: keys and values of some heads, see kv8/words.py
+    scales   [page, 1, key_and_value, position]         float32: k0 v0 k1 v1 ...; none of bfloat16
 
-Queries form rows with the heads of a group side by side, as on a GPU. A NaN affects only the tokens that see it.
+Queries form rows with the heads of a group side by side, as on a GPU. A NaN in 8 bits affects only the tokens that see
+it; one in bfloat16 may also affect others of its sequence.
 """
 
 from dataclasses import dataclass
@@ -18,38 +20,41 @@ from jaxtyping import Array, DTypeLike, Float32, Int32
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.kv import as_stored
+from service.kernels.kv import as_stored, has_scales
 from service.kernels.kv8.attend import Tile, attend_pages
-from service.kernels.kv8.words import HEADS_PER_WORD, packed_words
+from service.kernels.kv8.words import heads_per_word, packed_words
 from service.kernels.kv8.write import write_scales
-from service.kernels.limits import TPU_LANES, tpu_cached_heads
+from service.kernels.limits import TPU_LANES, tpu_cached_dim, tpu_cached_heads
 from service.kernels.paging import Paging
 from service.kernels.ragged.padding import padded, rounded_up
 from service.kernels.ragged.write import write_pairs
 
 Words = Int32[Array, "page position word dim"]
 Scales = Float32[Array, "page 1 key_and_value position"]
-Kv8Cache = tuple[Words, Scales]
+Kv8Cache = tuple[Words, *tuple[Scales, ...]]
 
 MOST_ROWS = 256  # query rows of a block, of each head
-MOST_ROWS_OF_HEADS = 4096  # of all heads, so that their sums and a few pages fit into 16 MiB
+MOST_ROWS_OF_HEADS = 4096  # of all heads, of one register each, so that their sums and a few pages fit into 16 MiB
 ROW_MULTIPLE = 16  # rows of a bfloat16 tile
 
 
 @dataclass(frozen=True)
 class Kv8Attention:
-    """An `AttentionKernel` that reads pages of 8 bits in place."""
+    """An `AttentionKernel` that reads pages of words in place."""
 
-    kv_dtype: str  # int8 or float8_e4m3fn
+    kv_dtype: str  # int8, float8_e4m3fn or bfloat16
     interpret: bool = False  # emulate the kernels without a TPU, for tests
 
-    kv_head_axis: ClassVar[int] = 2  # of words, which contain two heads each, and of scales
+    kv_head_axis: ClassVar[int] = 2  # of words, which contain whole heads, and of scales
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> Kv8Cache:
         """Return empty pages."""
         assert jnp.dtype(dtype).name == self.kv_dtype, "the kernel was chosen for a different dtype"
         num_cached = tpu_cached_heads(num_kv_heads, jnp.dtype(dtype))
-        words = jnp.zeros((layout.num_pages, layout.page_size, num_cached // HEADS_PER_WORD, TPU_LANES), jnp.int32)
+        num_words = num_cached // heads_per_word(dtype)
+        words = jnp.zeros((layout.num_pages, layout.page_size, num_words, tpu_cached_dim(head_dim)), jnp.int32)
+        if not has_scales(dtype):
+            return (words,)
         return words, jnp.zeros((layout.num_pages, 1, 2 * num_cached, layout.page_size), jnp.float32)
 
     def attend(
@@ -65,30 +70,31 @@ class Kv8Attention:
     ) -> tuple[QueryHeads, Kv8Cache]:
         """Write the new tokens into their pages and attend over the pages in place."""
         assert sinks is None, "a model with sinks is given the reference"
-        words, scales = cache
+        words, *scales = cache
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
-        num_cached, dim = scales.shape[2] // 2, words.shape[3]
+        num_cached, dim = words.shape[2] * heads_per_word(self.kv_dtype), words.shape[3]
         with jax.named_scope("cache_update"):
             new_keys, new_values = (padded(part, {2: num_cached, 3: dim}) for part in (new_keys, new_values))
             new = as_stored(new_keys, new_values, jnp.dtype(self.kv_dtype))
             words = write_pairs(words, packed_words(new.keys, new.values), paging, interpret=self.interpret)
-            vector_scales = jnp.concatenate([part for part in new[2:] if part is not None], axis=-1)
-            new_scales = vector_scales.reshape(num_seqs, width, -1)
-            scales = write_scales(scales, new_scales, paging, interpret=self.interpret)
+            if scales:
+                vector_scales = jnp.concatenate([part for part in new[2:] if part is not None], axis=-1)
+                new_scales = vector_scales.reshape(num_seqs, width, -1)
+                scales = [write_scales(scales[0], new_scales, paging, interpret=self.interpret)]
         with jax.named_scope("attention"):
-            num_tokens = 1 if width == 1 else _block_tokens(width, group, num_cached)
+            num_tokens = 1 if width == 1 else _block_tokens(width, group, num_cached * dim // TPU_LANES)
             num_rows = rounded_up(num_tokens * group, ROW_MULTIPLE)
-            tile = Tile(num_rows, num_tokens, group, scoring, is_fp8=self.kv_dtype != "int8")
+            tile = Tile(num_rows, num_tokens, group, scoring, self.kv_dtype)
             rows = jnp.moveaxis(query, 2, 1).reshape(num_seqs, num_kv_heads, width * group, head_dim)
             rows = padded(rows, {1: num_cached, 2: rounded_up(width * group, num_rows), 3: dim})
-            attended = attend_pages(rows, words, scales, paging, tile, interpret=self.interpret)
+            attended = attend_pages(rows, (words, *scales), paging, tile, interpret=self.interpret)
             by_head = attended[:, :num_kv_heads, : width * group, :head_dim]
             by_head = by_head.reshape(num_seqs, num_kv_heads, width, group, head_dim)
             is_token = paging.is_token(width)[:, :, None, None, None]
-            return jnp.where(is_token, jnp.moveaxis(by_head, 1, 2), 0), (words, scales)
+            return jnp.where(is_token, jnp.moveaxis(by_head, 1, 2), 0), (words, *scales)
 
 
-def _block_tokens(width: int, group: int, num_heads: int) -> int:
-    """Return the number of tokens of a block such that its rows are whole tiles."""
-    most = min(MOST_ROWS, MOST_ROWS_OF_HEADS // num_heads) // group // ROW_MULTIPLE * ROW_MULTIPLE
+def _block_tokens(width: int, group: int, num_registers: int) -> int:
+    """Return the number of tokens of a block such that its rows, of so many registers, are whole tiles."""
+    most = min(MOST_ROWS, MOST_ROWS_OF_HEADS // num_registers) // group // ROW_MULTIPLE * ROW_MULTIPLE
     return min(max(most, ROW_MULTIPLE), rounded_up(width, ROW_MULTIPLE))

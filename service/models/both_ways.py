@@ -1,7 +1,7 @@
 """The layers of an encoder that looks both ways, which those of sound and of pictures share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Int32
 
 from service.kernels.both_ways import attend_both_ways
 from service.kernels.products.linear import PLAIN, Products
@@ -60,13 +60,14 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
         places: Places | None = None,
     ) -> Float[Array, "position hidden"]:
         named, x = self._named(dict(zip(group.weights, weights, strict=True))), hax.named(hidden, ("token", "embed"))
+        multiply = self._multiply if places is None else self._multiply_used(places.num_used)
         for number in group.layers:
             layer, prefix = self.config.layers[number], f"{ENCODER_PREFIX}layers.{number}."
             own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
             inside = normalized(x, layer.attention_norm, own, "attention_norm")
-            x = x + self._attended(inside, layer.attention, own, places)
+            x = x + self._attended(inside, layer.attention, own, multiply, places)
             inside = normalized(x, layer.mlp_norm, own, "mlp_norm")
-            x = x + feed_forward(inside, layer.feed_forward, own, self._multiply)
+            x = x + feed_forward(inside, layer.feed_forward, own, multiply)
         return x.rearrange(("token", "embed")).array
 
     def _final_norm(
@@ -81,14 +82,24 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
     def _multiply(self) -> Multiply:
         return Multiply(self.products)
 
+    def _multiply_used(self, num_used: Int[Array, ""]) -> Multiply:
+        """Return products for which so many leading rows suffice."""
+        spans: Int32[Array, "1 2"] = jnp.stack([jnp.int32(0), num_used.astype(jnp.int32)])[None]
+        return replace(self._multiply, spans=spans)
+
     def _named(self, weights: Weights) -> dict[str, NamedArray]:
         axes = {spec.name: spec.axes for spec in self.specs}
         return {name: hax.named(array, axes[name]) for name, array in weights.items()}
 
     def _attended(
-        self, x: NamedArray, description: Attention, weights: NamedWeights, places: Places | None
+        self,
+        x: NamedArray,
+        description: Attention,
+        weights: NamedWeights,
+        multiply: Multiply,
+        places: Places | None,
     ) -> NamedArray:
-        qkv = self._multiply(x, weights, "qkv", ("embed",)).rearrange(("token", "kv_head", "qkv_group", "head_dim"))
+        qkv = multiply(x, weights, "qkv", ("embed",)).rearrange(("token", "kv_head", "qkv_group", "head_dim"))
         bias = weights["qkv_bias"].rearrange(("kv_head", "qkv_group", "head_dim")).array
         query, key, value = (qkv.array[:, :, part] for part in range(3))
         if description.has_key_bias:
@@ -99,4 +110,4 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
             query, key, count = places.turned(query), places.turned(key), places.num_used
         attended = attend_both_ways(query, key, value, scale=description.scale, count=count)
         merged = hax.named(attended.reshape(len(attended), -1), ("token", "heads"))
-        return self._multiply(merged, weights, "output", ("heads",)) + weights["output_bias"]
+        return multiply(merged, weights, "output", ("heads",)) + weights["output_bias"]

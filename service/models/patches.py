@@ -69,31 +69,28 @@ class PatchEncoding(BothWays[PatchEncoder]):
             prefix = f"{ENCODER_PREFIX}layers.{last}.{TAP}"
             named = self._named(dict(zip(group.weights, weights, strict=True)))
             own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
-            taps = jnp.concatenate([taps[1:], self._rows(x, own, is_norm_whole=True)[None]])
+            taps = jnp.concatenate([taps[1:], self._rows(x, state.grid, own, is_norm_whole=True)[None]])
         return PictureState(x, state.grid, taps)
 
     def end(self, weights: Weights, hidden: PictureState) -> Float[Array, "row level embed"]:
         """Return the rows, and after each what the decoder's first layers add."""
         named = self._named({name: array for name, array in weights.items() if name.startswith(ROWS)})
         own = {name.removeprefix(ROWS): array for name, array in named.items()}
-        rows = self._rows(hidden.hidden, own, is_norm_whole=False)
+        rows = self._rows(hidden.hidden, hidden.grid, own, is_norm_whole=False)
         return jnp.concatenate([rows[:, None], hidden.taps.swapaxes(0, 1)], axis=1)
 
     def _rows(
-        self, x: Float[Array, "patch hidden"], weights: NamedWeights, *, is_norm_whole: bool
+        self, x: Float[Array, "patch hidden"], grid: Int[Array, "2"], weights: NamedWeights, *, is_norm_whole: bool
     ) -> Float[Array, "row embed"]:
         """Merge patches that are neighbours, and project them."""
+        multiply = self._multiply_used(grid[0] * grid[1] // self.config.merge_size**2)
         merged = self.config.merge_size**2 * self.config.hidden_size
         size = merged if is_norm_whole else self.config.hidden_size
         normal = normalized(hax.named(x.reshape(-1, size), ("token", "embed")), self.config.norm, weights, "norm")
         square = hax.named(normal.array.reshape(-1, merged), ("token", "merged"))
-        inner = self._multiply(square, weights, "up", ("merged",)) + weights["up_bias"]
+        inner = multiply(square, weights, "up", ("merged",)) + weights["up_bias"]
         active = hax.named(activate(inner.rearrange(("token", "inner")).array, Activation.GELU), ("token", "inner"))
-        return (
-            (self._multiply(active, weights, "down", ("inner",)) + weights["down_bias"])
-            .rearrange(("token", "row"))
-            .array
-        )
+        return (multiply(active, weights, "down", ("inner",)) + weights["down_bias"]).rearrange(("token", "row")).array
 
     def _row_and_column(self, grid: Int[Array, "2"]) -> tuple[Int[Array, " patch"], Int[Array, " patch"]]:
         """Return the place of each patch; those that are merged follow each other."""

@@ -61,13 +61,20 @@ def dispatch_to_gpus_asynchronously() -> None:
 def estimate_tiles() -> None:
     """Have XLA choose the tiles of its own products by its cost model, for a GPU on which it cannot time them.
 
-    The option is a map, which only the variable can set. It is read once per process, here, and the variable is as
-    before then, since bundles have it in their keys.
+    The option is a map, which only the variable can set.
+    """
+    set_flag(TILES_BY_COST_MODEL)
+
+
+def set_flag(flag: str) -> None:
+    """Set a flag of XLA for this process; call this before jax looks for devices.
+
+    XLA reads the variable once per process, here, and it is as before then, since bundles have it in their keys.
     """
     from jaxlib import xla_client
 
     before = os.environ.get("XLA_FLAGS")
-    os.environ["XLA_FLAGS"] = f"{before or ''} {TILES_BY_COST_MODEL}".strip()
+    os.environ["XLA_FLAGS"] = f"{before or ''} {flag}".strip()
     try:
         xla_client.CompileOptions()
     finally:

@@ -124,8 +124,8 @@ def find_bundle(
         bundle = places.find([spec.key, *([without_device] if without_device else [])], spec.names.every)
     if bundle is not None and bundle.manifest.key != spec.key.digest:
         logger.warning(
-            "this bundle was compiled without the device, so its kernels are untuned; run `levserve prewarm` on the "
-            "target machine for a tuned one",
+            "this bundle was compiled without the device, so kernels without kept tunings are untuned; run `levserve "
+            "prewarm` on the target machine for a tuned one",
             extra={"key": bundle.manifest.key, "missing": spec.key.digest},
         )
     return BundleSearch(spec, places, bundle, begin_s)

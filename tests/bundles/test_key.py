@@ -1,5 +1,6 @@
 """The sources in a bundle's key: all that compiled functions depend on, as the import contracts have it."""
 
+import hashlib
 import shutil
 import tomllib
 from pathlib import Path
@@ -12,6 +13,7 @@ import service
 from service.bundles import key
 from service.bundles.key import BundleKey, machine_inputs, source_digest
 from service.bundles.lookup import TRACED_SOURCES
+from service.device import tunings
 from tests.device.devices import NamedDevice
 
 SERVICE = Path(service.__file__).parent
@@ -80,6 +82,18 @@ def test_a_gpu_that_is_only_compiled_for_has_the_key_that_a_start_on_it_also_tak
     assert of_start != of_compiler
     assert of_compiler.without_device is None
     assert BundleKey(machine_inputs(jax.devices("cpu")[:1])).without_device is None
+
+
+def test_the_tunings_of_a_gpu_are_in_its_key(tmp_path, monkeypatch):
+    monkeypatch.setattr(tunings, "FOLDER", tmp_path)
+    gpu = NamedDevice(0, "gpu", client=SimpleNamespace(platform_version="1"))
+    assert machine_inputs([gpu])["tunings"] is None
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / tunings.file_name(gpu.device_kind)).write_bytes(tunings.sealed(b"entries {}\n", gpu.device_kind))
+    monkeypatch.setattr(tunings, "FOLDER", other)
+    assert machine_inputs([gpu])["tunings"] == hashlib.sha256(b"entries {}\n").hexdigest()
+    assert "tunings" not in machine_inputs(jax.devices("cpu")[:1])
 
 
 def test_the_version_of_the_project_is_in_the_key():

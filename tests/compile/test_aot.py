@@ -13,9 +13,11 @@ from service.compile.aot import (
     UNTIMED_OPTIONS,
     compile_programs,
     compiler_options,
+    tuned_options,
 )
 from service.compile.counter import CompileCounter
 from service.compile.program import Program
+from service.device.tunings import Tunings
 from tests.device.devices import NamedDevice
 
 pytestmark = pytest.mark.usefixtures("compiled_anew")
@@ -52,6 +54,19 @@ def test_products_of_4_bits_are_widened_inside_the_product_wherever_the_gpu_is()
     assert compiler_options(NamedDevice(0, "gpu"), has_four_bits=True) == FOUR_BIT_OPTIONS
     assert compiler_options(elsewhere, has_four_bits=True) == UNTIMED_FOUR_BIT_OPTIONS
     assert compiler_options(NamedDevice(0, "tpu"), has_four_bits=True) == {}
+
+
+@pytest.mark.parametrize("has_four_bits", [False, True])
+def test_kept_tunings_reach_xla_and_suffice_where_it_cannot_time_kernels(has_four_bits, tmp_path):
+    tunings = Tunings(tmp_path / "NVIDIA-L4.textproto", "0" * 64)
+    elsewhere = SimpleNamespace(platform="gpu", client=SimpleNamespace(local_devices=list))
+    options = FOUR_BIT_OPTIONS if has_four_bits else GPU_OPTIONS
+    for device, is_absent in ((NamedDevice(0, "gpu"), False), (elsewhere, True)):
+        assert tuned_options(device, tunings, has_four_bits=has_four_bits) == {
+            **options,
+            "xla_gpu_load_autotune_results_from": str(tunings.path),
+            "xla_gpu_require_complete_aot_autotune_results": is_absent,
+        }
 
 
 def test_the_counter_sees_a_compilation_and_an_executable_causes_none():

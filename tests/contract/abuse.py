@@ -18,10 +18,13 @@ type Kind = Callable[[httpx.AsyncClient, random.Random], Awaitable[None]]
 
 
 def gauges(service: ServiceProcess) -> dict[str, float]:
-    """Return how many requests run and wait, and the share of pages that sequences have."""
+    """Return how many requests run and wait, and the shares of pages and of places for rows that sequences have."""
     lines = httpx.get(f"{service.url}/metrics").text.splitlines()
-    names = ("levserve_num_requests_running{", "levserve_num_requests_waiting{", "levserve_kv_cache_usage_perc{")
-    return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith(names)}
+    kinds = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "mm_cache_usage_perc")
+    names = tuple(f"levserve_{kind}{{" for kind in kinds)
+    found = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith(names)}
+    assert len(found) == len(kinds), found
+    return found
 
 
 def held(service: ServiceProcess) -> tuple[int, int]:

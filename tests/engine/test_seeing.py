@@ -1,6 +1,7 @@
 """A random Idefics3 through the engine: rows of pictures in place of tokens, alone and among others."""
 
 import asyncio
+import threading
 
 import jax
 import numpy as np
@@ -10,9 +11,10 @@ from safetensors.numpy import load_file, save_file
 from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
 from service.engine.batch import positions_of
+from service.engine.engine import Engine
 from service.engine.request import Medium, PlacedMedium, Request, Sampling
 from service.engine.runner import Runner
-from service.engine.shapes import EngineShapes, RowShapes
+from service.engine.shapes import EngineShapes, RowShapes, StepKind
 from service.engine.steps.programs import engine_programs
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
@@ -21,6 +23,8 @@ from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.observability.model_metrics import ModelMetrics
 from service.weights.assembly import assemble_weights
+from tests.engine.running import collect, tokens_of
+from tests.engine.test_engine import FailingRunner
 from tests.parity.vision_cases import (
     CONFIG,
     GRIDS,
@@ -216,3 +220,85 @@ def test_a_picture_that_is_shown_changes_the_answer(runner, start_engine):
     shown = pictures()
     answers = [events_of(engine, request(str(i), np.roll(shown, i, axis=0), num_prompt_logprobs=0)) for i in range(3)]
     assert len({events[0].prompt_logprobs[-1].logprob for events in answers}) == 3
+
+
+class HeldRunner(FailingRunner):
+    """A device that comes to a stand at one of its steps until the test lets it go on."""
+
+    def __init__(self, runner, num_parts, is_part):
+        """Hold the last of so many parts of encodings, or the first step of others after them."""
+        super().__init__(runner, 10_000)
+        self.may_begin, self.has_come, self.may_go_on = threading.Event(), threading.Event(), threading.Event()
+        self._parts_left, self._is_part = num_parts, is_part
+
+    def dispatch(self, plan, read_previous):
+        self.may_begin.wait()
+        is_part = plan.kind is StepKind.ENCODE
+        self._parts_left -= is_part
+        if self._parts_left == 0 and is_part is self._is_part and not self.has_come.is_set():
+            self.has_come.set()
+            self.may_go_on.wait()
+        return super().dispatch(plan, read_previous)
+
+
+async def until_nothing_is_held(metrics):
+    while any(metrics.value(f"levserve_{kind}_cache_usage_perc") for kind in ("mm", "kv")):
+        await asyncio.sleep(0.001)
+
+
+LEAVER, OTHERS = "leaves", ("text", "shares", "waits")
+
+
+@pytest.fixture(scope="module")
+def met(runner):
+    """Return requests by name, of which one will leave, and the tokens that each has alone."""
+    shown, other = [np.roll(pictures(), 3 * number, axis=1) for number in (1, 2)]
+    requests = [
+        request(LEAVER, shown),
+        request("text", [], [3, 4, 5], 30),
+        request("shares", shown[:1], [7, 7, *[IMAGE_TOKEN] * NUM_ROWS, 6]),
+        request("waits", other),  # for the slot of who leaves, and for the places
+    ]
+    engine = Engine(runner, runner.shapes, ModelMetrics(), max_requests=1)
+    engine.start()
+    tokens = {one.id: engine.generate([one])[0].token_ids for one in requests}
+    engine.stop()
+    return {one.id: one for one in requests}, tokens
+
+
+@pytest.mark.parametrize(
+    ("picture", "is_last", "is_part"),
+    [(0, False, True), (0, True, False), (1, False, False), (1, True, True)],
+    ids=["first part", "after the last part", "after a part of the second picture", "last part of the second picture"],
+)
+def test_who_leaves_while_pictures_are_encoded_gives_back_rows_and_pages_and_others_go_on(
+    runner, start_engine, met, picture, is_last, is_part
+):
+    requests, tokens = met
+    num_parts = runner.shapes.media.num_parts
+    num_begun = picture * num_parts + (num_parts if is_last else 1)
+    metrics, held = ModelMetrics(), HeldRunner(runner, num_begun, is_part)
+    engine = start_engine(held, metrics, shapes=runner.shapes)
+
+    async def main():
+        leaving = engine.submit(requests[LEAVER])
+        reading = [asyncio.create_task(collect(engine, requests[name])) for name in OTHERS]
+        await asyncio.sleep(0)  # so that all are submitted
+        held.may_begin.set()
+        await asyncio.to_thread(held.has_come.wait)
+        assert metrics.value("levserve_mm_cache_usage_perc") > 0
+        leaving.abort()
+        held.may_go_on.set()
+        assert [event async for event in leaving] == []
+        found = [tuple(tokens_of(events)) for events in await asyncio.gather(*reading)]
+        assert found == [tokens[name] for name in OTHERS]
+        # Of the pictures of who left, the shared one was encoded to its end, and of the others no part after it left.
+        assert parts(metrics) == max(num_begun, num_parts) + 3 * num_parts
+        assert tuple(tokens_of(await collect(engine, requests[LEAVER]))) == tokens[LEAVER]
+        await until_nothing_is_held(metrics)
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), 60))
+    finally:
+        held.may_begin.set()
+        held.may_go_on.set()

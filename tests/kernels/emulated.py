@@ -24,4 +24,4 @@ def ragged_on_cpu(*args, **options):
 
 TRITON = TritonAttention(interpret=True)
 RAGGED = RaggedAttention(ragged_attention=ragged_on_cpu, interpret=True)
-INT8, FP8 = (Kv8Attention(dtype, interpret=True) for dtype in ("int8", "float8_e4m3fn"))
+INT8, FP8, BFLOAT16 = (Kv8Attention(dtype, interpret=True) for dtype in ("int8", "float8_e4m3fn", "bfloat16"))

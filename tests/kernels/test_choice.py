@@ -46,14 +46,15 @@ def test_each_platform_has_its_kernel(on, kernel):
 
 
 @pytest.mark.parametrize("kv_dtype", ["int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("head_dim", [64, 256])
 @pytest.mark.parametrize("num_kv_heads", [1, 3, 8])
-def test_a_tpu_has_a_kernel_of_its_own_for_8_bits(num_kv_heads, kv_dtype):
+def test_a_tpu_has_a_kernel_of_its_own_for_8_bits(num_kv_heads, head_dim, kv_dtype):
     cached = np.dtype(kv_dtype)
-    choice = choose_kernel(V5E, HeadShape(num_kv_heads, 64, BFLOAT16, cached))
+    choice = choose_kernel(V5E, HeadShape(num_kv_heads, head_dim, BFLOAT16, cached))
     assert (choice.name, choice.obstacle, choice.page_sizes) == (KernelName.KV8, None, (128, 256))
     kernel, layout = choice.kernel(), CacheLayout(4, 128)
     assert kernel == Kv8Attention(kv_dtype)
-    words, scales = kernel.initial_cache(layout, num_kv_heads=num_kv_heads, head_dim=64, dtype=cached)
+    words, scales = kernel.initial_cache(layout, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=cached)
     heads, dim = choice.cached_kv_heads, choice.cached_head_dim
     assert (words.nbytes, scales.nbytes) == (4 * 128 * 2 * heads * dim, 4 * 128 * 2 * heads * 4)
     assert heads in (num_kv_heads, num_kv_heads + 1)
@@ -67,7 +68,8 @@ def test_a_tpu_has_a_kernel_of_its_own_for_8_bits(num_kv_heads, kv_dtype):
         (device("gpu"), HeadShape(8, 128, BFLOAT16), "capability unknown"),
         (L4, HeadShape(8, 512, BFLOAT16), "at most 256 dimensions, not 512"),
         (L4, HeadShape(8, 128, np.dtype("float64")), "float64"),
-        (V5E, HeadShape(8, 256, BFLOAT16), "at most 128 dimensions, not 256"),
+        (V5E, HeadShape(8, 512, BFLOAT16), "at most 256 dimensions, not 512"),
+        (V5E, HeadShape(8, 256, np.dtype("float32")), "at most 128 dimensions, not 256"),
         (V5E, HeadShape(8, 128, np.dtype("float16")), "float16"),
         (V5E, HeadShape(8, 128, BFLOAT16, has_sinks=True), "sinks"),
         (V5E, HeadShape(6, 64, BFLOAT16, has_memory=True), "encoder"),
@@ -89,6 +91,18 @@ def test_a_tpu_caches_heads_in_whole_registers(head_dim):
     assert (choice.name, choice.cached_head_dim) == (KernelName.RAGGED, 128)
     cache = RaggedAttention().initial_cache(LAYOUT, num_kv_heads=8, head_dim=head_dim, dtype=BFLOAT16)
     assert cache.shape[-1] == choice.cached_head_dim
+
+
+@pytest.mark.parametrize("head_dim", [192, 256])
+@pytest.mark.parametrize("num_kv_heads", [1, 3, 8])
+def test_a_tpu_caches_wide_heads_in_words_of_a_key_and_a_value(num_kv_heads, head_dim):
+    choice = choose_kernel(V5E, HeadShape(num_kv_heads, head_dim, BFLOAT16))
+    assert (choice.name, choice.obstacle, choice.page_sizes) == (KernelName.KV8, None, (128, 256))
+    assert (choice.cached_head_dim, choice.cached_kv_heads) == (256, {3: 4}.get(num_kv_heads, num_kv_heads))
+    (words,) = choice.kernel().initial_cache(
+        CacheLayout(4, 128), num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=BFLOAT16
+    )
+    assert words.nbytes == 4 * 128 * 2 * choice.cached_kv_heads * 256 * 2
 
 
 def is_taken(num_kv_heads, dtype):

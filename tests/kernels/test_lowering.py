@@ -81,6 +81,16 @@ def test_a_tpu_reads_a_cache_in_8_bits(shape: str, kv_dtype: str):
     assert lowered.as_text().count(target) >= 3  # both writes, and attention
 
 
+@pytest.mark.parametrize("kv_dtype", ["int8", "bfloat16"])
+@pytest.mark.parametrize("width", [1, 64])
+def test_a_tpu_reads_heads_of_256(width: int, kv_dtype: str):
+    _, abstract_device, platform, target = KERNELS["TPU v5e"]
+    shape = {"num_seqs": 2, "width": width, "head_dim": 256, "num_kv_heads": 4, "group": 2, "soft_cap": 50.0}
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
+        lowered = lower(Kv8Attention(kv_dtype), platform, kv_dtype=kv_dtype, page_size=128, **shape)
+    assert lowered.as_text().count(target) >= 2  # a write, and attention
+
+
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("kv_dtype", ["int8", "float8_e4m3fn"])
 def test_a_gpu_reads_a_cache_in_8_bits(kv_dtype: str):

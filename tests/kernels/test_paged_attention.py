@@ -13,7 +13,7 @@ from service.kernels.attention import Scoring
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
-from tests.kernels.emulated import FP8, INT8, RAGGED, TRITON
+from tests.kernels.emulated import BFLOAT16, FP8, INT8, RAGGED, TRITON
 from tests.tolerances import SAME_ATTENTION_ATOL, SAME_ATTENTION_BFLOAT16_ATOL, SAME_ATTENTION_FLOAT16_ATOL
 
 TOLERANCES = {
@@ -50,6 +50,7 @@ class Case:
 
 # Several turns of the loop, several splits, and splits of which some are empty.
 LONG = {"page_size": 64, "num_pages": 6, "steps": ((150, 30, 0, 1), (150, 2, 150, 0), (1, 1, 0, 1))}
+ON_TPU = {"page_size": 128, "num_pages": 2, "steps": ((150, 20, 0, 1), (30, 9, 90, 0), (1, 1, 0, 1))}
 
 CASES = {
     "triton, groups of 4, wide heads, long": Case(TRITON, group=4, head_dim=128, num_kv_heads=1, **LONG),
@@ -112,6 +113,23 @@ CASES = {
         page_size=256,
         num_pages=2,
         steps=((40, 300, 0, 1), (1, 1, 0, 1)),
+    ),
+    "bfloat16 on a TPU, heads of 256, soft cap, as Gemma 2": Case(
+        BFLOAT16, dtype="bfloat16", group=2, head_dim=256, num_kv_heads=4, options={"soft_cap": 5.0}, **ON_TPU
+    ),
+    "bfloat16 on a TPU, heads of 256, one key-value head, window, as Gemma 3": Case(
+        BFLOAT16, dtype="bfloat16", group=4, head_dim=256, num_kv_heads=1, options={"sliding_window": 140}, **ON_TPU
+    ),
+    "bfloat16 on a TPU, heads and dimensions to pad": Case(
+        BFLOAT16, dtype="bfloat16", head_dim=192, num_kv_heads=3, **ON_TPU
+    ),
+    "int8 on a TPU, heads of 256, several blocks, window": Case(
+        INT8,
+        kv_dtype="int8",
+        group=8,
+        head_dim=256,
+        options={"sliding_window": 140},
+        **ON_TPU,
     ),
     "ragged, dimensions to pad, window, soft cap": Case(
         RAGGED, group=3, page_size=32, num_pages=2, options={"sliding_window": 5, "soft_cap": 1.5}

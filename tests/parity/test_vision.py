@@ -1,5 +1,7 @@
 """What our models see equals transformers'."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from service.device.mesh import DeviceMesh
+from service.device.native.library import native_code
 from service.errors import UnsupportedModel
+from service.kernels.products.linear import PLAIN, Products
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
@@ -61,10 +65,11 @@ def qwen(tmp_path_factory):
     return model, assemble_weights(model.weight_specs(), found, mesh=DeviceMesh((jax.devices()[0],)))
 
 
+@pytest.mark.parametrize("products", [PLAIN, Products(native=native_code())], ids=["plain", "native"])
 @pytest.mark.parametrize("num_rows", [6, 9])
-def test_the_rows_of_pictures_of_any_shape_equal_transformers_whatever_they_are_padded_to(qwen, num_rows):
+def test_the_rows_of_pictures_of_any_shape_equal_transformers_whatever_they_are_padded_to(qwen, num_rows, products):
     model, weights = qwen
-    encoder = model.encoder_of(num_rows)
+    encoder = replace(model, products=products).encoder_of(num_rows)
 
     @jax.jit
     def encode(weights, features):

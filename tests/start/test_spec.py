@@ -20,6 +20,7 @@ from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
 from service.storage.local import LocalSource
 from tests.device.devices import NamedDevice
 from tests.served import DEMO
+from tests.sighted import save_qwen
 
 # Of the demo model in bfloat16: its table of tokens, and 4 layers of attention and MLP with two norms, and the last.
 EMBED_BYTES = 2 * 2048 * 256
@@ -240,3 +241,19 @@ def test_heads_that_a_tpu_adds_are_told_and_their_memory_is_planned(caplog):
     assert (shapes.num_pages, shapes.page_size) == (on_gpu.shapes.num_pages, on_gpu.shapes.page_size)
     of_one_head = 2 * on_tpu.config.num_layers * 128 * on_tpu.kv_dtype.itemsize
     assert on_tpu.memory_bytes - on_gpu.memory_bytes == shapes.num_pages * shapes.page_size * of_one_head
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [({}, (64, 256, 1024)), ({"max_model_len": 512}, (64, 256, 512)), ({"max_image_tokens": 40}, (40,))],
+)
+def test_images_are_padded_to_few_sizes_that_the_context_has_room_for(tmp_path, settings, sizes):
+    checkpoint = tmp_path / "model"
+    # As deep as the encoder of Qwen3-VL 2B.
+    vision = {"depth": 24, "deepstack_visual_indexes": [5, 11, 17]}
+    save_qwen(checkpoint, text={"max_position_embeddings": 4096}, vision=vision)
+    spec = choose_engine_spec(Settings(**settings), locate(str(checkpoint), LocalSource), [jax.devices()[0]])
+    assert spec.shapes.media.num_rows == sizes
+    programs = {name for names in spec.names for name in names if name.startswith("encode-")}
+    # The beginning, layers with and without rows that are added to the decoder's, and the end, which keeps the rows.
+    assert len(programs) == 4 * len(sizes)

@@ -43,13 +43,26 @@ INLINE void DotTile(const Product& p, int64_t row, int64_t token) {
   const X* x = static_cast<const X*>(p.x) + token * num_in;
   const W* w = static_cast<const W*>(p.weight) + row * num_in;
   typename Kind::Sums sums[kDotRows * Kind::kTokens] = {};
-  const char* ahead = reinterpret_cast<const char*>(w) + kAheadBytes;
-  for (int64_t i = 0; i < whole; i += kStep) {
-    if constexpr (kIsAhead) {
-      UNROLL for (int64_t byte = 0; byte < kStepBytes; byte += kLineBytes) __builtin_prefetch(ahead + byte, 0, 2);
-      ahead += kStepBytes;
+  if constexpr (kIsAhead && kTokens == 1) {
+    // Row after row: memory is read the fastest in its order, and the sums of several rows overlap all the same.
+    for (int r = 0; r < kRows; ++r) {
+      const W* const own = w + r * num_in;
+      typename Kind::Sums sum = {};
+      for (int64_t i = 0; i < whole; i += kStep) {
+        __builtin_prefetch(reinterpret_cast<const char*>(own + i) + kAheadBytes, 0, 2);
+        sum = Kind::AddProduct(sum, Kind::LoadX(x + i), Kind::LoadW(own + i));
+      }
+      sums[r] = sum;
     }
-    AddProducts<Kind, kRows, kTokens>(x + i, w + i, num_in, sums);
+  } else {
+    const char* ahead = reinterpret_cast<const char*>(w) + kAheadBytes;
+    for (int64_t i = 0; i < whole; i += kStep) {
+      if constexpr (kIsAhead) {
+        UNROLL for (int64_t byte = 0; byte < kStepBytes; byte += kLineBytes) __builtin_prefetch(ahead + byte, 0, 2);
+        ahead += kStepBytes;
+      }
+      AddProducts<Kind, kRows, kTokens>(x + i, w + i, num_in, sums);
+    }
   }
   if (rest > 0) {
     X last_x[kTokens][kStep] = {};

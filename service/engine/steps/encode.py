@@ -22,9 +22,9 @@ class RememberInputs(NamedTuple):
 
 
 class KeepInputs(NamedTuple):
-    """An encoder's output, and where it is kept among the rows of all media."""
+    """The hidden states after an encoder's last layer, and where the output is kept among the rows of all media."""
 
-    output: Float[Any, "row *level hidden"]
+    hidden: Any
     places: Int[Any, " place"]
 
 
@@ -94,10 +94,11 @@ def initial_rows(shapes: RowShapes, hidden_size: int, dtype: np.dtype) -> Float[
 
 
 def keep_rows(
-    _: tuple[()], rows: Float[Array, "place row level hidden"], inputs: KeepInputs
+    encoder: MediaEncoder, weights: Weights, rows: Float[Array, "place row level hidden"], inputs: KeepInputs
 ) -> tuple[Float[Array, "place row level hidden"], Int[Array, ""]]:
     """Write an encoder's output among the rows of all media, and return something to wait for."""
-    output, places = jax.tree.map(jnp.asarray, inputs)
+    hidden, places = jax.tree.map(jnp.asarray, inputs)
+    output = encoder.end(weights, hidden)
     levels = output.reshape(len(output), *rows.shape[2:]).astype(rows.dtype)
     missing = len(places) * rows.shape[1] - len(levels)
     padded = jnp.pad(levels, ((0, missing), (0, 0), (0, 0)))

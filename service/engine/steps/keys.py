@@ -15,10 +15,10 @@ prompt-logprobs                 the log-probabilities of a prompt, a few positio
 set-options                     for the sequences whose prompts end in a step
 count-tokens                    for sequences with penalties
 adapter-…                       a write of an adapter into a slot; one for each kind of layer group
-encode-…                        an encoder: before its layers, the layers of a group, after them; one for each number
-                                of rows to which media are padded
+encode-…                        an encoder: before its layers, the layers of a group, after them its output, which
+                                `keep` writes to the rows that take the places of tokens; one for each number of rows
+                                to which media are padded
 remember-…                      its output to keys and values; one for each kind of layer group
-encode-keep-…                   its output to the rows that take the places of tokens
 attend-…                        layers in a step that also returns what heads attend to; one for each kind of group
 """
 
@@ -88,7 +88,7 @@ class EncoderPart(StrEnum):
     BEGIN = "begin"
     LAYERS = "layers"
     END = "end"
-    KEEP = "keep"  # the rows that take the places of tokens
+    KEEP = "keep"  # the end, and the rows that take the places of tokens
 
 
 class OfEncoder(NamedTuple):
@@ -200,13 +200,11 @@ def encoder_keys(
         return []
     if shapes.media is None:
         return [
-            *_encoding(encoder_groups, 0),
+            *_encoding(encoder_groups, EncoderPart.END, 0),
             *(OfMemory(MemoryPart.REMEMBER, group.kind) for group in distinct(groups)),
         ]
     encoding = (
-        key
-        for num_rows in shapes.media.num_rows
-        for key in (*_encoding(encoder_groups, num_rows), OfEncoder(EncoderPart.KEEP, num_rows=num_rows))
+        key for num_rows in shapes.media.num_rows for key in _encoding(encoder_groups, EncoderPart.KEEP, num_rows)
     )
     taking = [
         key
@@ -219,11 +217,11 @@ def encoder_keys(
     return [*encoding, *taking]
 
 
-def _encoding(encoder_groups: Sequence[LayerGroup], num_rows: int) -> list[OfEncoder]:
+def _encoding(encoder_groups: Sequence[LayerGroup], last: EncoderPart, num_rows: int) -> list[OfEncoder]:
     return [
         OfEncoder(EncoderPart.BEGIN, num_rows=num_rows),
         *(OfEncoder(EncoderPart.LAYERS, group.kind, num_rows) for group in distinct(encoder_groups)),
-        OfEncoder(EncoderPart.END, num_rows=num_rows),
+        OfEncoder(last, num_rows=num_rows),
     ]
 
 

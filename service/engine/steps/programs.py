@@ -75,7 +75,7 @@ from service.engine.steps.step import (
     set_options,
     write_adapter,
 )
-from service.engine.steps.whole import WholeInputs, WholeState, WholeSteps
+from service.engine.steps.whole import SampleStep, WholeInputs, WholeState, WholeSteps
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, MediaEncoder, PagedDecoder, TakesMedia
 
 type SampleFunction = Callable[[Float[Array, "slot vocab"], SamplingState, Any], Sampled]
@@ -144,9 +144,13 @@ class _EnginePrograms:
     def _sample(self, key: Sample) -> Program:
         is_general = key.sampler is Sampler.GENERAL
         masks = unrestricted_mask(key.num_seqs, self._model.vocab_size) if is_general else None
-        is_greedy = key.sampler is Sampler.GREEDY  # of its part of the logits a device needs the maximum and its index
-        sample = functools.partial(sample_step, self._model, self._samplers[key.sampler], stays_split=is_greedy)
-        return self._of_slots(key, sample, SampleInputs(self._hidden(key.num_seqs), _int32(key.num_seqs), masks))
+        inputs = SampleInputs(self._hidden(key.num_seqs), _int32(key.num_seqs), masks)
+        return self._of_slots(key, self._sample_with(key.sampler), inputs)
+
+    def _sample_with(self, sampler: Sampler) -> SampleStep:
+        """Return the function that samples from hidden states."""
+        is_greedy = sampler is Sampler.GREEDY  # of its part of the logits a device needs the maximum and its index
+        return functools.partial(sample_step, self._model, self._samplers[sampler], stays_split=is_greedy)
 
     @property
     def _samplers(self) -> Mapping[Sampler, SampleFunction]:
@@ -170,7 +174,7 @@ class _EnginePrograms:
             if isinstance(key, Hidden):
                 run = functools.partial(steps.run_model, key.bucket)
             else:
-                run = functools.partial(steps.run, self._samplers[key.sampler], key.bucket)
+                run = functools.partial(steps.run, self._sample_with(key.sampler), key.bucket)
             programs.append(self._program(key, run, arguments))
         return programs
 
@@ -191,21 +195,22 @@ class _EnginePrograms:
     def _encoding(self, model: TakesMedia, encoder: MediaEncoder, num_rows: int) -> Iterator[Program]:
         """Yield the programs that encode media of one size, and keep or remember their output."""
         hidden = jax.eval_shape(encoder.begin, self._weights, encoder.features)
-        output = jax.eval_shape(encoder.end, self._weights, hidden)
-        begin, end = functools.partial(encode_begin, encoder), functools.partial(encode_end, encoder)
+        begin = functools.partial(encode_begin, encoder)
         key = OfEncoder(EncoderPart.BEGIN, num_rows=num_rows)
         yield self._program(key, begin, (self._weights, (), encoder.features))
         for group in distinct(encoder.layer_groups):
             run = functools.partial(encode_layers, encoder, group)
             key = OfEncoder(EncoderPart.LAYERS, group.kind, num_rows)
             yield self._program(key, run, (self._of(group), (), hidden))
-        yield self._program(OfEncoder(EncoderPart.END, num_rows=num_rows), end, (self._weights, (), hidden))
         if self._shapes.media is None:
-            yield from self._remembering(model, output)
+            end = functools.partial(encode_end, encoder)
+            yield self._program(OfEncoder(EncoderPart.END, num_rows=num_rows), end, (self._weights, (), hidden))
+            yield from self._remembering(model, jax.eval_shape(encoder.end, self._weights, hidden))
         else:
             places = _int32(self._shapes.media.places_for(num_rows))
+            keep = functools.partial(keep_rows, encoder)
             key = OfEncoder(EncoderPart.KEEP, num_rows=num_rows)
-            yield self._program(key, keep_rows, ((), self._row_shapes, KeepInputs(output, places)))
+            yield self._program(key, keep, (self._weights, self._row_shapes, KeepInputs(hidden, places)))
 
     def _remembering(self, model: TakesMedia, output: jax.ShapeDtypeStruct) -> Iterator[Program]:
         """Yield the programs that write an encoder's output into the cache."""

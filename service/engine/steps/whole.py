@@ -5,14 +5,16 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Int
 
 from service.engine.shapes import Bucket
 from service.engine.steps.inputs import SampleInputs
 from service.engine.steps.keys import distinct
-from service.engine.steps.sampling import Sampled, SamplingState
-from service.engine.steps.step import GroupInputs, SlotState, embed_tokens, run_layer_group, sample_step
+from service.engine.steps.sampling import Sampled
+from service.engine.steps.step import GroupInputs, SlotState, embed_tokens, run_layer_group
 from service.models.interface import Cache, PagedDecoder, Weights
+
+type SampleStep = Callable[[Weights, SlotState, SampleInputs], tuple[SlotState, Sampled]]
 
 
 class WholeState(NamedTuple):
@@ -40,15 +42,15 @@ class WholeSteps:
 
     def run(
         self,
-        sampler: Callable[[Float[Array, "slot vocab"], SamplingState, Any], Sampled],
+        sample: SampleStep,
         bucket: Bucket,
         weights: Weights,
         state: WholeState,
         inputs: WholeInputs,
     ) -> tuple[WholeState, Sampled]:
         """Return the token that a function samples for each slot, and leave it in the slot."""
-        state, sample = self.run_model(bucket, weights, state, inputs)
-        slots, sampled = sample_step(self._model, sampler, weights, state.slots, sample)
+        state, hidden = self.run_model(bucket, weights, state, inputs)
+        slots, sampled = sample(weights, state.slots, hidden)
         return state._replace(slots=slots), sampled
 
     def run_model(

@@ -1,6 +1,7 @@
-"""Attention of a block of a sequence's queries over its 8-bit pages, which are prefetched to VMEM.
+"""Attention of a block of a sequence's queries over its pages of words, which are prefetched to VMEM.
 
-A page is a tile of positions. Its keys and values are widened on the core; its scales multiply scores and weights.
+A page is a tile of positions. Its keys and values are widened on the core; its scales, if they are in 8 bits, multiply
+scores and weights.
 
 Source: Dao et al. 2022, arXiv:2205.14135 (tiles, running softmax); Kwon et al. 2023, arXiv:2309.06180 (pages).
 """
@@ -18,7 +19,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32
 
 from service.kernels.attention import Scoring
-from service.kernels.kv8.words import HEADS_PER_WORD, unpacked
+from service.kernels.kv import has_scales
+from service.kernels.kv8.words import heads_per_word, unpacked
 from service.kernels.paging import Paging
 from service.kernels.reference import MASKED_SCORE
 
@@ -34,13 +36,12 @@ class Tile:
     num_tokens: int  # of a block
     group: int  # query heads that share a key-value head; rows of one token are adjacent
     scoring: Scoring
-    is_fp8: bool
+    kv_dtype: str  # of keys and values
 
 
 def attend_pages(
     rows: Float[Array, "seq kv_head row dim"],
-    words: Int32[Array, "page position word dim"],
-    scales: Float32[Array, "page 1 key_and_value position"],
+    pages: tuple[Int32[Array, "page position word dim"], *tuple[Float32[Array, "page 1 key_and_value position"], ...]],
     paging: Paging,
     tile: Tile,
     *,
@@ -50,15 +51,14 @@ def attend_pages(
 
     Args:
         rows: queries, padded to whole blocks; results of padding are undefined.
-        words: packed keys and values.
-        scales: the scales of keys and values.
+        pages: packed keys and values, and their scales if they are in 8 bits.
         paging: the paging of the step.
         tile: the size of blocks.
         interpret: emulate the kernel without a TPU, for tests.
     """
     num_seqs, num_heads, num_rows, dim = rows.shape
     block = pl.BlockSpec((None, num_heads, tile.num_rows, dim), lambda seq, i, *_: (seq, 0, i, 0))
-    page_bytes = 4 * (math.prod(words.shape[1:]) + math.prod(scales.shape[2:]))
+    page_bytes = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in pages)
     num_buffers = max(min(BUFFER_BYTES // page_bytes, MOST_BUFFERS), 2)
     state = (num_heads, tile.num_rows, dim)
     numbers = (paging.page_table, paging.start, paging.num_tokens)
@@ -67,19 +67,18 @@ def attend_pages(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(numbers),
             grid=(num_seqs, num_rows // (tile.num_rows)),
-            in_specs=[block, pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec(memory_space=pl.ANY)],
+            in_specs=[block, *[pl.BlockSpec(memory_space=pl.ANY) for _ in pages]],
             out_specs=block,
             scratch_shapes=[
-                pltpu.VMEM((num_buffers, *words.shape[1:]), jnp.int32),
-                pltpu.VMEM((num_buffers, *scales.shape[2:]), jnp.float32),
-                pltpu.SemaphoreType.DMA((num_buffers, 2)),
+                *[pltpu.VMEM((num_buffers, *array.shape[1:]), array.dtype) for array in pages],
+                pltpu.SemaphoreType.DMA((num_buffers, len(pages))),
                 *[pltpu.VMEM((*state[:2], width), jnp.float32) for width in (dim, 1, 1)],
             ],
         ),
         out_shape=jax.ShapeDtypeStruct(rows.shape, rows.dtype),
         interpret=interpret,
         name="kv8_attention",
-    )(*numbers, rows, words, scales)
+    )(*numbers, rows, *pages)
 
 
 class _Block(NamedTuple):
@@ -119,15 +118,19 @@ def _attend_block(
     tile: Tile,
 ) -> None:
     """Attend from one block over its pages, one page at a time."""
-    rows, words, scales, attended, word_buffers, scale_buffers, arrived, sums, totals, highest = refs
-    seq, num_pages, page_size, num_buffers = pl.program_id(0), *words.shape[:2], word_buffers.shape[0]
+    rows, *arrays, arrived, sums, totals, highest = refs
+    count = len(arrays) // 2
+    pages, attended, buffers = arrays[:count], arrays[count], arrays[count + 1 :]
+    seq, num_pages, page_size, num_buffers = pl.program_id(0), *pages[0].shape[:2], buffers[0].shape[0]
     block = _Block.of(tile, starts[seq], counts[seq], page_size)
+    per_word = heads_per_word(tile.kv_dtype)
+    position = jax.lax.broadcasted_iota(jnp.int32, (page_size, rows.shape[2]), 0)  # in a page
 
     def for_copies(page: Int[Array, ""], act: Callable[[Any], None]) -> None:
         buffer = jax.lax.rem(page, num_buffers)
         place = jnp.clip(table[seq, page], 0, num_pages - 1)  # a copy from outside the array would halt the chip
-        act(pltpu.make_async_copy(words.at[place], word_buffers.at[buffer], arrived.at[buffer, 0]))
-        act(pltpu.make_async_copy(scales.at[place, 0], scale_buffers.at[buffer], arrived.at[buffer, 1]))
+        for index, (array, copied) in enumerate(zip(pages, buffers, strict=True)):
+            act(pltpu.make_async_copy(array.at[place], copied.at[buffer], arrived.at[buffer, index]))
 
     def begin(page: Int[Array, ""]) -> None:
         @pl.when(page < block.end_page)
@@ -146,10 +149,11 @@ def _attend_block(
         is_visible = block.visible(tile, page, (rows.shape[1], page_size))
         buffer = jax.lax.rem(page, num_buffers)
         for head in range(rows.shape[0]):
-            word, place = word_buffers[buffer, :, head // HEADS_PER_WORD], 2 * (head % HEADS_PER_WORD)
-            keys, values = (unpacked(word, place + i, is_fp8=tile.is_fp8).astype(rows.dtype) for i in range(2))
-            key_scales, value_scales = (scale_buffers[buffer, 2 * head + i][None] for i in range(2))
-            scores = _product(rows[head], keys, 1) * (key_scales * tile.scoring.scale)
+            word, place = buffers[0][buffer, :, head // per_word], 2 * (head % per_word)
+            keys, values = (unpacked(word, place + i, tile.kv_dtype).astype(rows.dtype) for i in range(2))
+            scores = _product(rows[head], keys, 1) * tile.scoring.scale
+            if has_scales(tile.kv_dtype):
+                scores *= buffers[1][buffer, 0, 2 * head][None]
             if tile.scoring.soft_cap is not None:
                 scores = tile.scoring.soft_cap * jnp.tanh(scores / tile.scoring.soft_cap)
             scores = jnp.where(is_visible, scores, MASKED_SCORE)
@@ -157,9 +161,12 @@ def _attend_block(
             weights = jnp.where(is_visible, jnp.exp(scores - top), 0)
             decay = jnp.exp(highest[head] - top)
             totals[head] = totals[head] * decay + jnp.sum(weights, axis=1, keepdims=True)
-            # Zero after scaling too: the scale of an invisible position may be NaN.
-            weighted = jnp.where(is_visible, weights * value_scales, 0).astype(rows.dtype)
-            sums[head] = sums[head] * decay + _product(weighted, values, 0)
+            if has_scales(tile.kv_dtype):
+                # Zero after scaling too: the scale of an invisible position may be NaN.
+                weights = jnp.where(is_visible, weights * buffers[1][buffer, 0, 2 * head + 1][None], 0)
+            else:  # as may be what is not the sequence's own
+                values = jnp.where(page * page_size + position < block.end, values, 0)
+            sums[head] = sums[head] * decay + _product(weights.astype(rows.dtype), values, 0)
             highest[head] = top
 
     attended[...] = (sums[...] / jnp.where(totals[...] == 0, 1, totals[...])).astype(attended.dtype)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Of images of any shape, in tokens: the largest unless MAX_IMAGE_TOKENS is set, and smaller sizes that are compiled.
-MAX_IMAGE_ROWS, PADDED_ROWS = 1024, (256,)
+MAX_IMAGE_ROWS, PADDED_ROWS = 1024, (64, 256)
 PLACE_ROWS = 64
 MAX_KEPT_ROWS = 8192
 CHECKED_CHUNK = 32  # tokens of a prompt, at least, with which a kernel is checked
@@ -443,7 +443,7 @@ def _row_shapes(settings: Settings, config: DecoderConfig, specs: Sequence[Weigh
             rows, size = encoder.num_rows, encoder.image_size
             return RowShapes(max(context_len // rows, 1), rows, (rows,), num_parts, (size, size, 3))
         case PatchEncoder() as encoder:
-            largest = settings.max_image_tokens or MAX_IMAGE_ROWS
+            largest = min(settings.max_image_tokens or MAX_IMAGE_ROWS, context_len)
             sizes = (*(size for size in PADDED_ROWS if size < largest), largest)
             return RowShapes(
                 min(context_len, MAX_KEPT_ROWS) // PLACE_ROWS + 1,
