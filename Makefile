@@ -9,7 +9,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all coverage check fix demo-model page-libraries evaluate tool-calls search hear see schemas bench bench-constrained bench-start bench-loading \
-  bench-catalogue bench-embeddings bench-audio bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
+  bench-catalogue bench-embeddings bench-audio bench-seeing bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -100,6 +100,9 @@ bench-embeddings: .venv/dev ## Measure embeddings against sentence-transformers 
 
 bench-audio: .venv/dev ## Measure Whisper against faster-whisper, on an idle machine (needs espeak-ng; 20 minutes)
 	$(RUN) python -m benchmarks.hearing
+
+bench-seeing: .venv/dev ## Measure chats about images beside text and against transformers, on an idle machine (5 minutes)
+	$(RUN) python -m benchmarks.seeing
 
 soak: .venv/dev ## Abuse and kill the service, and print a table of bounds (10 idle minutes; ROWS=, SHORT=--short)
 	$(RUN) python -m scripts.soak $(SHORT) $(ROWS)

@@ -29,6 +29,7 @@ class Call:
 
     body: dict[str, Any]
     delay_s: float = 0.0  # after the start
+    path: str = "/v1/completions"
 
 
 def completion_body(model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
@@ -104,4 +105,4 @@ def _request_bytes(host: str, port: int, call: Call) -> bytes:
     body = json.dumps(call.body).encode()
     head = {"Host": f"{host}:{port}", "Content-Type": "application/json", "Content-Length": str(len(body))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
-    return f"POST /v1/completions HTTP/1.1\r\n{lines}\r\n".encode() + body
+    return f"POST {call.path} HTTP/1.1\r\n{lines}\r\n".encode() + body

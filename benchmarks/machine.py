@@ -29,6 +29,15 @@ def load_average() -> float:
     return round(os.getloadavg()[0], 2)
 
 
+def processor_s(pid: int) -> float:
+    """Return the processor seconds of a process and of its children that run."""
+    process, total = psutil.Process(pid), 0.0
+    for each in (process, *process.children(recursive=True)):
+        times = each.cpu_times()
+        total += times.user + times.system
+    return total
+
+
 def _processor() -> str | None:
     path = Path("/proc/cpuinfo")
     names = re.findall(r"^model name\s*: (.+)$", path.read_text(), re.MULTILINE) if path.exists() else []

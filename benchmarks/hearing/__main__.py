@@ -21,12 +21,11 @@ from typing import Any
 
 import httpx
 import numpy as np
-import psutil
 
 from benchmarks import timed_starts
 from benchmarks.contenders import ROOT, HttpServer, Worker, levserve
 from benchmarks.ggml_export import export_ggml
-from benchmarks.machine import describe_machine, load_average
+from benchmarks.machine import describe_machine, load_average, processor_s
 from benchmarks.peers.environment import FASTER_WHISPER, TRANSFORMERS, WHISPERCPP, Environment, PeerAbsent
 from benchmarks.quiet import MAX_ATTEMPTS, Quiet
 from benchmarks.report import markdown_table, write_files
@@ -188,16 +187,8 @@ def _heard(client: httpx.Client, content: bytes) -> str:
 
 def _timed(pid: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the result of a measurement, and the CPU seconds of a process and its children meanwhile."""
-    began_s = _cpu_s(pid)
-    return work() | {"cpu_s": _cpu_s(pid) - began_s}
-
-
-def _cpu_s(pid: int) -> float:
-    process, total = psutil.Process(pid), 0.0
-    for each in (process, *process.children(recursive=True)):
-        times = each.cpu_times()
-        total += times.user + times.system
-    return total
+    began_s = processor_s(pid)
+    return work() | {"cpu_s": processor_s(pid) - began_s}
 
 
 def _hour(server: HttpServer, folder: Path) -> dict[str, float]:
