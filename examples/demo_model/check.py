@@ -34,7 +34,7 @@ from examples.demo_model.packing import encode_conversation
 from examples.demo_model.questions import PINNED, SHOWN
 from examples.demo_model.tokenizer import END, TURN_END, render
 
-ROW_LEN = 384  # tokens; the longest conversation and its answer fit
+RECALL_LEN, ANSWER_LEN = 1024, 384  # tokens; the longest conversation fits, and the longest question with its answer
 ROWS_AT_ONCE = 16
 DIALOGUES_SAMPLED = 20  # per kind
 EXACT_FRACTION_REQUIRED = 0.95
@@ -84,9 +84,9 @@ def likeliest_after(model: LlamaLMHeadModel, token_ids: jax.Array, lengths: jax.
     return logits[jnp.arange(len(lengths)), lengths - 1].argmax(axis=-1)
 
 
-def padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+def padded(rows: Sequence[Sequence[int]], row_len: int) -> np.ndarray:
     """Return token ids in an array of fixed shape; with causal attention the padding has no effect."""
-    array = np.zeros((ROWS_AT_ONCE, ROW_LEN), dtype=np.int32)
+    array = np.zeros((ROWS_AT_ONCE, row_len), dtype=np.int32)
     for index, row in enumerate(rows):
         array[index, : len(row)] = row
     return array
@@ -98,7 +98,7 @@ def recall(
     """Compare the model's greedy answer with the assistant's in each conversation."""
     for group in batched(conversations, ROWS_AT_ONCE):
         encoded = [encode_conversation(conversation, tokenizer) for conversation in group]
-        leads = np.asarray(leads_of(model, padded([item.token_ids for item in encoded])))
+        leads = np.asarray(leads_of(model, padded([item.token_ids for item in encoded], RECALL_LEN)))
         for conversation, item, row in zip(group, encoded, leads, strict=False):
             margin = float(row[: len(item.in_loss)][item.in_loss].min())
             yield Recall(conversation, margin > 0, margin)
@@ -115,9 +115,9 @@ def answer(
             for conversation in group
         ]
         rows = [list(prompt) for prompt in prompts]
-        while open_rows := [row for row in rows if row[-1] not in stops and len(row) < ROW_LEN]:
+        while open_rows := [row for row in rows if row[-1] not in stops and len(row) < ANSWER_LEN]:
             lengths = np.array([len(row) for row in rows] + [1] * (ROWS_AT_ONCE - len(rows)))
-            likeliest = np.asarray(likeliest_after(model, padded(rows), lengths))
+            likeliest = np.asarray(likeliest_after(model, padded(rows, ANSWER_LEN), lengths))
             for row, token_id in zip(rows, likeliest, strict=False):
                 if any(row is open_row for open_row in open_rows):
                     row.append(int(token_id))
