@@ -23,7 +23,7 @@ LESSONS: dict[str, tuple[Lesson, ...]] = {
 TIMES_PER_EPOCH = {  # frequent questions are trained more often
     "about": 1.5,
     "settings": 1.5,
-    "small talk": 1.5,
+    "small talk": 4.0,
     "facts": 1.0,
     "arithmetic": 1.0,
     "skills": 1.5,

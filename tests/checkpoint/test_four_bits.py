@@ -61,7 +61,7 @@ def test_weights_are_exactly_what_the_checkpoint_stands_for_in_4_bits(name: str,
     for part, module in zip(widened(weights, "layers.0.gate_up"), ("gate", "up"), strict=True):
         np.testing.assert_array_equal(part, wide[f"model.layers.0.mlp.{module}_proj.weight"])
     qkv = widened(weights, "layers.2.qkv")
-    for part, module in ((qkv[:, :4], "q"), (qkv[:, 4], "k"), (qkv[:, 5], "v")):
+    for part, module in ((qkv[:, :2], "q"), (qkv[:, 2], "k"), (qkv[:, 3], "v")):
         np.testing.assert_array_equal(part.reshape(-1, 256), wide[f"model.layers.2.self_attn.{module}_proj.weight"])
     # The embedding is not quantized in the checkpoint.
     assert weights["embed"].dtype == jnp.int8

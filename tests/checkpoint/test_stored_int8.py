@@ -76,7 +76,7 @@ def test_the_layers_are_those_that_are_stored_and_the_rest_follows_the_setting(t
 
 
 def as_bfloat16(tensors: dict[str, np.ndarray]) -> None:
-    tensors[SCALE.removesuffix("_scale")] = np.zeros((512, 256), ml_dtypes.bfloat16)
+    tensors[SCALE.removesuffix("_scale")] = np.zeros((768, 256), ml_dtypes.bfloat16)
 
 
 def scale_of(value: float) -> Callable[[dict[str, np.ndarray]], None]:
@@ -88,7 +88,7 @@ def scale_of(value: float) -> Callable[[dict[str, np.ndarray]], None]:
 
 
 def in_groups(tensors: dict[str, np.ndarray]) -> None:
-    tensors[SCALE] = np.ones((512, 2), np.float32)
+    tensors[SCALE] = np.ones((768, 2), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def in_groups(tensors: dict[str, np.ndarray]) -> None:
     [
         (as_bfloat16, MalformedCheckpoint, r"up_proj.weight' is BF16; quantization_config in config.json makes it I8"),
         (lambda tensors: tensors.pop(SCALE), MalformedCheckpoint, r"up_proj.weight_scale: is missing"),
-        (in_groups, MalformedCheckpoint, r"weight_scale: has shape \[512, 2\]; config.json makes it \[512, 1\]"),
+        (in_groups, MalformedCheckpoint, r"weight_scale: has shape \[768, 2\]; config.json makes it \[768, 1\]"),
         *(
             (
                 scale_of(value),

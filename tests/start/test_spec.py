@@ -23,11 +23,11 @@ from tests.served import DEMO
 from tests.sighted import save_qwen
 
 # Of the demo model in bfloat16: its table of tokens, and 4 layers of attention and MLP with two norms, and the last.
-EMBED_BYTES = 2 * 2048 * 256
-LAYER_BYTES = 2 * (256 * (8 + 2 + 2) * 32 + 8 * 32 * 256 + 3 * 256 * 512)
+EMBED_BYTES = 2 * 3072 * 256
+LAYER_BYTES = 2 * (256 * (4 + 2 + 2) * 64 + 4 * 64 * 256 + 3 * 256 * 768)
 NORM_BYTES = 2 * 256
-COPY_BYTES = 2 * 256 * 2 * 2 * 32  # of both key-value heads, in one layer
-KV_BYTES_PER_TOKEN = 2 * 4 * 2 * 32 * 2
+COPY_BYTES = 2 * 256 * 2 * 2 * 64  # of both key-value heads, in one layer
+KV_BYTES_PER_TOKEN = 2 * 4 * 2 * 64 * 2
 LIMIT_BYTES = 80_000_000
 
 
@@ -35,7 +35,8 @@ def plan(number: int, limit_bytes: int = LIMIT_BYTES, **settings) -> EngineSpec:
     """Plan the demo model on accelerators."""
     client = SimpleNamespace(platform_version="1")
     devices = [NamedDevice(index, client=client, limit_bytes=limit_bytes) for index in range(number)]
-    chosen = Settings(**{"max_prefill_tokens": 256} | settings)  # work space that the limits below leave room for
+    # Work space that the limits below leave room for, and contexts of which every slot has a whole one.
+    chosen = Settings(**{"max_prefill_tokens": 256, "max_model_len": 1024} | settings)
     return choose_engine_spec(chosen, locate(str(DEMO), LocalSource), devices)
 
 
@@ -44,7 +45,7 @@ def test_each_device_holds_its_part_of_the_weights():
     assert plan(1).weights_bytes == EMBED_BYTES + 4 * LAYER_BYTES + norms
     assert plan(2).weights_bytes == (EMBED_BYTES + 4 * LAYER_BYTES) // 2 + norms
     four = plan(4)
-    assert (four.config.heads.num_kv_heads, four.config.heads.group_size, four.config.heads.kv_copies) == (4, 2, 2)
+    assert (four.config.heads.num_kv_heads, four.config.heads.group_size, four.config.heads.kv_copies) == (4, 1, 2)
     assert four.weights_bytes == (EMBED_BYTES + 4 * (LAYER_BYTES + COPY_BYTES)) // 4 + norms
 
 
@@ -85,7 +86,7 @@ def test_fp8_weights_take_what_int8_takes_and_have_a_bundle_of_their_own():
 
 def test_int8_weights_are_planned_split_and_keyed_with_a_scale_for_each_row():
     wide, one, four = plan(1), plan(1, quantization="int8"), plan(4, quantization="int8")
-    rows = 2048 + 4 * (12 * 32 + 256 + 2 * 512 + 256)
+    rows = 3072 + 4 * (8 * 64 + 256 + 2 * 768 + 256)
     assert one.weights_bytes == (EMBED_BYTES + 4 * LAYER_BYTES) // 2 + 4 * rows + 9 * NORM_BYTES
     assert one.key.differences(wide.key.inputs) == ["quantization"]
     assert one.names == wide.names  # no more programs
@@ -102,8 +103,8 @@ def test_a_cache_in_8_bits_is_planned_and_keyed_with_a_scale_for_each_token_and_
     assert stored.key.differences(wide.key.inputs) == ["kv_dtype"]
     assert (wide.shapes, wide.names, wide.weights_bytes) == (stored.shapes, stored.names, stored.weights_bytes)
     positions = wide.shapes.num_pages * wide.shapes.page_size
-    # Of each of 2 heads' keys and values in 4 layers: 32 elements of bfloat16, or of int8 and a scale of float32.
-    assert wide.memory_bytes - stored.memory_bytes == positions * 2 * 4 * 2 * (32 * 2 - (32 + 4))
+    # Of each of 2 heads' keys and values in 4 layers: 64 elements of bfloat16, or of int8 and a scale of float32.
+    assert wide.memory_bytes - stored.memory_bytes == positions * 2 * 4 * 2 * (64 * 2 - (64 + 4))
     assert stored.ready_fields["kv_dtype"] == "int8"
 
 
@@ -138,7 +139,7 @@ def test_int8_rows_whose_sums_could_overflow_are_refused():
 
 def test_an_impossible_number_is_refused_with_the_models_numbers():
     with pytest.raises(
-        SettingsError, match=r"TENSOR_PARALLEL: is 3\..* num_attention_heads = 8 .* Possible values: 1, 2, 4\."
+        SettingsError, match=r"TENSOR_PARALLEL: is 3\..* num_attention_heads = 4 .* Possible values: 1, 2, 4\."
     ):
         plan(4, tensor_parallel=3)
 
@@ -197,7 +198,7 @@ def test_the_kernel_and_its_padding_are_told(kernel_of, caplog):
     assert kernel_of("tpu", "TPU v5 lite").name is KernelName.RAGGED
     (record,) = [record for record in caplog.records if hasattr(record, "kernel")]
     assert (record.levelno, record.kernel) == (logging.INFO, "ragged")
-    assert (record.head_dim, record.cached_head_dim) == (32, 128)
+    assert (record.head_dim, record.cached_head_dim) == (64, 128)
 
 
 def test_a_tpu_caches_8_bits_in_pages_of_whole_registers(caplog):
