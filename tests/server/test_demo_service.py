@@ -175,7 +175,9 @@ def test_a_client_that_leaves_frees_what_it_held(demo_service):
 
 
 def test_a_prompt_that_can_never_fit_is_refused_with_both_numbers(demo_service):
-    with pytest.raises(Exception, match=r"maximum context length is 16384 tokens.*you requested 20001 tokens") as refusal:
+    with pytest.raises(
+        Exception, match=r"maximum context length is 16384 tokens.*you requested 20001 tokens"
+    ) as refusal:
         demo_service.client().completions.create(model=MODEL, prompt=[5] * 20_000, max_tokens=1)
     assert refusal.value.code == "context_length_exceeded"
 
