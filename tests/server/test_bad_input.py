@@ -85,13 +85,13 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(checkpoint):
     tokenizer = json.loads(path.read_text())
     tokenizer["added_tokens"].append(tokenizer["added_tokens"][0] | {"id": 2048, "content": "<one-more>"})
     path.write_text(json.dumps(tokenizer))
-    assert "has 2049 tokens, but the model's embedding has 2048 rows" in last_words(model_uri=checkpoint)
+    assert "has 3073 tokens, but the model's embedding has 3072 rows" in last_words(model_uri=checkpoint)
 
 
 def test_weights_of_another_shape_are_named_with_both(checkpoint):
     edit_config(checkpoint, intermediate_size=500)
     message = last_words(model_uri=checkpoint)
-    assert "has shape [512, 256]; config.json makes it [500, 256]." in message
+    assert "has shape [768, 256]; config.json makes it [500, 256]." in message
 
 
 def test_a_cut_file_and_pickles_are_refused(checkpoint):

@@ -117,7 +117,7 @@ def test_a_prompts_logprobs_are_those_of_its_echo_and_only_allowed_tokens_answer
         assert [other["rank"] for other in likeliest][:3] == [1, 2, 3]
         assert sorted(place.values(), key=lambda other: -other["logprob"]) == likeliest
         assert (entry in likeliest[:3]) == (len(place) == 3)
-    assert set(choice.token_ids) == {70, 71}
+    assert set(choice.token_ids) <= {70, 71}
     assert len(choice.token_ids) == 30
 
 

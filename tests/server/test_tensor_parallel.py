@@ -63,5 +63,5 @@ def test_a_number_of_devices_that_cannot_be_ends_the_start_in_one_line():
         assert service.exit_code == 1
         [line] = [line["message"] for line in service.log if line.get("severity") in ("ERROR", "CRITICAL")]
     assert "TENSOR_PARALLEL" in line
-    assert "num_attention_heads = 8" in line
+    assert "num_attention_heads = 4" in line
     assert "Possible values: 1, 2, 4." in line

@@ -298,7 +298,8 @@ function attach(images) {
 async function attachFiles(files) {
   for (const file of files) {
     try {
-      attach([...state.images, await dataUrlOf(file)]);
+      const url = await dataUrlOf(file); // meanwhile others may be attached
+      attach([...state.images, url]);
       announce(`Image ${state.images.length} is attached.`);
     } catch { notice("image", `${file.name} cannot be read as an image.`); }
   }

@@ -93,6 +93,7 @@ def test_a_large_image_is_made_smaller_before_it_is_sent(seeing_site, open_page)
 
 def test_what_is_no_image_is_told_and_a_model_of_text_takes_none(seeing_site, site, open_page):
     page = open_page(seeing_site.url)
+    expect(page.get_by_role("button", name="Image", exact=True)).to_be_visible()
     transfer(page, "drop", "main", b"no image" * 100_000)
     expect(page.get_by_role("alert")).to_contain_text("cannot be read as an image")
     expect(attached(page)).to_have_count(0)
