@@ -3,6 +3,9 @@
 import os
 import platform
 import re
+import shlex
+import sys
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,16 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def begun(module: str) -> dict[str, Any]:
+    """Return the facts with which the results of a benchmark begin: command, time, machine and its load."""
+    return {
+        "command": f"python -m {module} {shlex.join(sys.argv[1:])}".strip(),
+        "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": describe_machine(),
+        "load_average_before": load_average(),
     }
 
 

@@ -11,9 +11,7 @@ import asyncio
 import base64
 import io
 import itertools
-import shlex
 import statistics
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +26,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.contenders import ROOT, HttpServer, Worker, levserve
 from benchmarks.load import Answer, Call, send
-from benchmarks.machine import describe_machine, load_average, processor_s
+from benchmarks.machine import begun, load_average, processor_s
 from benchmarks.peers.environment import TRANSFORMERS, PeerAbsent
 from benchmarks.quiet import MAX_ATTEMPTS, Quiet
 from benchmarks.report import markdown_table, write_files
@@ -93,10 +91,7 @@ def main() -> None:
     if not checkpoint.exists():
         save_qwen(checkpoint, text=TEXT, vision=VISION, image_tokens=IMAGE_TOKENS)
     results: dict[str, Any] = {
-        "command": f"python -m benchmarks.seeing {shlex.join(sys.argv[1:])}".strip(),
-        "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": describe_machine(),
-        "load_average_before": load_average(),
+        **begun("benchmarks.seeing"),
         "absent": {},
         "contenders": {},
         "runs": [],

@@ -9,9 +9,7 @@ client of the service does not belong. It writes embeddings.json (every run) and
 
 import argparse
 import json
-import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -27,7 +25,7 @@ from benchmarks.embeddings.checkpoint import checkpoint
 from benchmarks.embeddings.report import markdown
 from benchmarks.embeddings.served import send_texts
 from benchmarks.embeddings.workload import FIRST_ID, Cell, cells, sentences
-from benchmarks.machine import describe_machine, load_average
+from benchmarks.machine import begun, load_average
 from benchmarks.peers.environment import ONNXRUNTIME, SENTENCE_TRANSFORMERS, PeerAbsent
 from benchmarks.quiet import MAX_ATTEMPTS, Quiet
 from benchmarks.report import write_files
@@ -63,10 +61,7 @@ def main() -> None:
     options = _parse_options()
     folder = ROOT / ".cache" / "bench"
     results: dict[str, Any] = {
-        "command": f"python -m benchmarks.embeddings {shlex.join(sys.argv[1:])}".strip(),
-        "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": describe_machine(),
-        "load_average_before": load_average(),
+        **begun("benchmarks.embeddings"),
         "absent": {},
         "contenders": {},
         "runs": [],

@@ -8,9 +8,7 @@ the CPU time of the contender's processes. It writes hearing.json (every run) an
 
 import argparse
 import itertools
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +23,7 @@ import numpy as np
 from benchmarks import timed_starts
 from benchmarks.contenders import ROOT, HttpServer, Worker, levserve
 from benchmarks.ggml_export import export_ggml
-from benchmarks.machine import describe_machine, load_average, processor_s
+from benchmarks.machine import begun, load_average, processor_s
 from benchmarks.peers.environment import FASTER_WHISPER, TRANSFORMERS, WHISPERCPP, Environment, PeerAbsent
 from benchmarks.quiet import MAX_ATTEMPTS, Quiet
 from benchmarks.report import markdown_table, write_files
@@ -65,10 +63,7 @@ def main() -> None:
     folder = ROOT / ".cache" / "bench"
     checkpoint, converted = write_checkpoint(folder / "tiny.en"), write_ctranslate2(folder / "tiny.en-ctranslate2")
     results: dict[str, Any] = {
-        "command": f"python -m benchmarks.hearing {shlex.join(sys.argv[1:])}".strip(),
-        "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": describe_machine(),
-        "load_average_before": load_average(),
+        **begun("benchmarks.hearing"),
         "absent": {},
         "contenders": {},
         "runs": [],

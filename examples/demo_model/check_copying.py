@@ -1,15 +1,15 @@
-"""Check how the demo model copies from a question into calls and JSON, in words that its training never had.
+"""Measure how the demo model copies from a question into calls and JSON, in words that its training never had.
 
     uv run --extra levanter python -m examples.demo_model.check_copying
 
 It serves the model, as the grammars of tools and schemas belong to what a client sees, and asks with OpenAI's client.
-The check fails if one of the shares is below what it requires.
+Verbs, nouns, names and texts are words that the training never had. Numbers, dates, the wordings of questions, and the
+names of fields for dates, times, flags and lists are drawn as in training.
 """
 
 import argparse
 import json
 import random
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,15 +26,9 @@ from examples.demo_service import demo_service
 NUM_QUESTIONS = 300
 MAX_TOKENS = 256
 AT_ONCE = 8
-REQUIRED = {
-    "calls with the right name and arguments": 0.90,
-    "JSON that ends by itself": 0.98,
-    "JSON with the right values": 0.85,
-    "unknown questions admitted as such": 0.95,
-}
 
 type Ask = Callable[..., Any]  # returns a choice of the model
-type Judged = dict[str, tuple[bool, str]]  # by what is required: whether it is so, and what was asked and answered
+type Judged = dict[str, tuple[bool, str]]  # by what is measured: whether it is so, and what was asked and answered
 
 
 def judge_call(ask: Ask, seed: int) -> Judged:
@@ -101,7 +95,7 @@ def check(url: str, model: str, num_questions: int) -> Iterator[tuple[str, float
 
 
 def main() -> None:
-    """Read the command line, and check."""
+    """Read the command line, and print the shares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=Path("service/demo"), help="the Hugging Face checkpoint")
     parser.add_argument("--questions", type=int, default=NUM_QUESTIONS, help="of each kind")
@@ -109,9 +103,7 @@ def main() -> None:
     with demo_service(MODEL_URI=str(arguments.model), MODEL_NAME="demo") as url:
         shares = dict(check(url, "demo", arguments.questions))
     for name, share in shares.items():
-        print(f"{share:6.1%} {name} (at least {REQUIRED[name]:.0%})")
-    if any(share < REQUIRED[name] for name, share in shares.items()):
-        sys.exit(1)
+        print(f"{share:6.1%} {name}")
 
 
 if __name__ == "__main__":

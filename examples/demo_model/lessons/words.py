@@ -1,7 +1,7 @@
 """Words and values of which functions, objects and questions about them are made.
 
-A word that `is_held_out` never occurs in training: the check asks with such words only, so that what is right there has
-been copied from the question, and not been known.
+A word that `is_held_out` is drawn in no training. Verbs, nouns, names and texts of the check are such words, so that
+what is right there has been copied from the question, and not been known.
 """
 
 import random
