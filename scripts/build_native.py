@@ -29,7 +29,10 @@ LINK_FLAGS = ("-shared", "-s", "-nodefaultlibs", "-Wl,--exclude-libs,ALL", "-Wl,
 LINK_LIBRARIES = ("-lc", "-lgcc")
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mfma", *(f"-mavx512{name}" for name in ("f", "bw", "dq", "vl", "vnni")))
-INSTRUCTIONS = {"avx2.cc": AVX2, "attention_avx2.cc": AVX2, "avx512.cc": AVX512, "attention_avx512.cc": AVX512}
+INSTRUCTIONS = {
+    **{"avx2.cc": AVX2, "attention_avx2.cc": AVX2},
+    **{"avx512.cc": AVX512, "attention_avx512.cc": AVX512, "avx512_bf16.cc": (*AVX512, "-mavx512bf16")},
+}
 
 
 class NativeBuildHook(BuildHookInterface):

@@ -199,7 +199,7 @@ def test_products_without_native_instructions_are_xlas():
         assert not serves_int8(native, 1)
 
 
-@pytest.mark.parametrize("native", [NativeCode.AVX2, NativeCode.AVX512, NativeCode.AMX])
+@pytest.mark.parametrize("native", [native for native in NativeCode if native.has_products])
 def test_larger_products_are_xlas(native: NativeCode):
     assert serves_float32(native, MAX_FLOAT32_TOKENS[native])
     assert not serves_float32(native, MAX_FLOAT32_TOKENS[native] + 1)
@@ -215,6 +215,12 @@ def test_xlas_limit_of_instructions_holds_for_the_products(max_isa: str, found: 
     variables = {**os.environ, "XLA_FLAGS": f"--xla_cpu_max_isa={max_isa}"}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == found
+
+
+@pytest.mark.skipif(not native_code().rounds_tokens, reason="this processor multiplies no bfloat16")
+@pytest.mark.parametrize(("max_isa", "found"), [("AVX512_VNNI", "avx512"), ("AVX512_BF16", "avx512_bf16")])
+def test_xlas_limit_holds_for_products_of_bfloat16(max_isa: str, found: str):
+    test_xlas_limit_of_instructions_holds_for_the_products(max_isa, found)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -33,17 +33,18 @@ INLINE void AddProducts(const typename Kind::X* x, const typename Kind::W* w, in
   }
 }
 
-template <class Kind, int kRows, int kTokens, bool kIsAhead>
-INLINE void DotTile(const Product& p, int64_t row, int64_t token) {
+// Reads so many of the rows ahead, beginning with the one `first_ahead` after the tile's first.
+template <class Kind, int kRows, int kTokens, int kAhead>
+INLINE void DotTile(const Product& p, int64_t row, int64_t token, [[maybe_unused]] int first_ahead = 0) {
   using X = typename Kind::X;
   using W = typename Kind::W;
   constexpr int kStep = Kind::kStep;
-  constexpr int64_t kStepBytes = kRows * kStep * sizeof(W);
+  constexpr int64_t kStepBytes = kAhead * kStep * sizeof(W);
   const int64_t num_in = p.num_in, whole = num_in / kStep * kStep, rest = num_in - whole;
   const X* x = static_cast<const X*>(p.x) + token * num_in;
   const W* w = static_cast<const W*>(p.weight) + row * num_in;
   typename Kind::Sums sums[kDotRows * Kind::kTokens] = {};
-  if constexpr (kIsAhead && kTokens == 1) {
+  if constexpr (kAhead > 0 && kTokens == 1) {
     // Row after row: memory is read the fastest in its order, and the sums of several rows overlap all the same.
     for (int r = 0; r < kRows; ++r) {
       const W* const own = w + r * num_in;
@@ -55,9 +56,9 @@ INLINE void DotTile(const Product& p, int64_t row, int64_t token) {
       sums[r] = sum;
     }
   } else {
-    const char* ahead = reinterpret_cast<const char*>(w) + kAheadBytes;
+    [[maybe_unused]] const char* ahead = reinterpret_cast<const char*>(w + first_ahead * num_in) + kAheadBytes;
     for (int64_t i = 0; i < whole; i += kStep) {
-      if constexpr (kIsAhead) {
+      if constexpr (kAhead > 0) {
         UNROLL for (int64_t byte = 0; byte < kStepBytes; byte += kLineBytes) __builtin_prefetch(ahead + byte, 0, 2);
         ahead += kStepBytes;
       }
@@ -77,19 +78,29 @@ INLINE void DotTile(const Product& p, int64_t row, int64_t token) {
       p.out[(token + t) * p.num_out + row + r] = Finish(p, totals[t * kDotRows + r], token + t, row + r);
 }
 
-// The first tile of tokens reads ahead; the others find the rows in the first cache.
+// The first tiles of tokens read the rows ahead, each its share, so that memory is read while they multiply; all others
+// find the rows in the first cache.
 template <class Kind, int kRows, bool kIsAhead>
 INLINE void DotRows(const Product& p, int64_t row, int64_t first_token, int64_t after_token) {
+  constexpr int kTokens = Kind::kTokens;
   int64_t token = first_token;
-  if (token + Kind::kTokens <= after_token) {
-    DotTile<Kind, kRows, Kind::kTokens, kIsAhead>(p, row, token);
-    token += Kind::kTokens;
-  } else if (token < after_token) {
-    DotTile<Kind, kRows, 1, kIsAhead>(p, row, token++);
+  if constexpr (kIsAhead) {
+    static_assert(kRows == 4);
+    if (token + 4 * kTokens <= after_token) {
+      for (int row_ahead = 0; row_ahead < 4; ++row_ahead, token += kTokens)
+        DotTile<Kind, kRows, kTokens, 1>(p, row, token, row_ahead);
+    } else if (token + 2 * kTokens <= after_token) {
+      for (int row_ahead = 0; row_ahead < 4; row_ahead += 2, token += kTokens)
+        DotTile<Kind, kRows, kTokens, 2>(p, row, token, row_ahead);
+    } else if (token + kTokens <= after_token) {
+      DotTile<Kind, kRows, kTokens, kRows>(p, row, token);
+      token += kTokens;
+    } else if (token < after_token) {
+      DotTile<Kind, kRows, 1, kRows>(p, row, token++);
+    }
   }
-  for (; token + Kind::kTokens <= after_token; token += Kind::kTokens)
-    DotTile<Kind, kRows, Kind::kTokens, false>(p, row, token);
-  for (; token < after_token; ++token) DotTile<Kind, kRows, 1, false>(p, row, token);
+  for (; token + kTokens <= after_token; token += kTokens) DotTile<Kind, kRows, kTokens, 0>(p, row, token);
+  for (; token < after_token; ++token) DotTile<Kind, kRows, 1, 0>(p, row, token);
 }
 
 // Multiplies rows that the second cache holds by tokens that it holds beside them.
