@@ -47,6 +47,7 @@ class NativeCode(StrEnum):
     AVX2 = "avx2"  # products and attention too
     AVX512 = "avx512"  # the same with AVX-512 VNNI
     AMX = "amx"  # the same, where XLA has matrix units for many tokens in int8
+    NEON = "neon"  # products and attention on Arm, in int8 with dotprod where the processor has it
 
     @property
     def has_products(self) -> bool:
