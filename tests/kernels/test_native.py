@@ -30,9 +30,7 @@ pytestmark = [
     pytest.mark.skipif(not LIBRARY.exists() and shutil.which("g++") is None, reason="no C++ compiler"),
 ]
 
-needs_x86 = pytest.mark.skipif(
-    platform.machine() != "x86_64", reason="XLA's names for instructions are those of x86-64"
-)
+needs_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the limits of instructions are those of x86-64")
 
 float32, bfloat16, int8 = jax.jit(native_float32), jax.jit(native_bfloat16), jax.jit(native_int8)
 

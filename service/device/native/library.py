@@ -59,7 +59,7 @@ class NativeCode(StrEnum):
 def native_code() -> NativeCode:
     """Load the library and return what it offers for arrays on a CPU.
 
-    XLA's own limit of instructions, `--xla_cpu_max_isa` in XLA_FLAGS, holds for it too.
+    XLA's own limit of instructions on x86-64, `--xla_cpu_max_isa` in XLA_FLAGS, holds for it too.
     """
     library = _library(LIBRARY)
     if library is None:
