@@ -45,7 +45,7 @@ struct Processor {
   AddColumns add_update;
 };
 
-extern const Processor kAvx2, kAvx512;
+extern const Processor kAvx2, kAvx512, kNeon, kNeonDotprod;
 
 extern const Processor* processor;  // null if there are no products for this one
 
