@@ -68,7 +68,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -r
 COPY README.md ./
 COPY scripts/build_native.py scripts/
 COPY service service
-# An image for x86-64 without the native code is a failed build.
+# An image without the native code is a failed build.
 ENV LEVSERVE_NATIVE=require
 RUN uv venv --quiet /opt/python \
     && uv pip install --quiet --no-deps --python /opt/python/bin/python --target /opt/levserve . \

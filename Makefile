@@ -149,7 +149,8 @@ $(UV): scripts/install_uv.sh
 NATIVE := scripts/build_native.py $(wildcard service/device/native/*.cc service/device/native/*.h service/device/native/sources.py)
 # A compiler may have been installed after Levserve: then the native code is compiled now.
 COMPILER := $(shell command -v g++ || command -v clang++)
-ifeq ($(shell uname -sm)$(wildcard service/device/native/native.so)$(if $(COMPILER),,none),Linux x86_64)
+MACHINE := $(shell uname -s)-$(shell uname -m)
+ifneq ($(filter Linux-x86_64 Linux-aarch64,$(MACHINE)$(wildcard service/device/native/native.so)$(if $(COMPILER),,none)),)
 .PHONY: .venv/serve .venv/dev
 COMPILE := --reinstall-package levserve
 endif

@@ -19,7 +19,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = "service/device/native"
 LIBRARY = f"{SOURCES}/native.so"
-MACHINES = ("x86_64", "AMD64")
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off"),
     *("-Wall", "-Wextra", "-Wno-array-bounds", "-Wno-maybe-uninitialized", "-Wno-unknown-warning-option"),
@@ -29,9 +28,13 @@ LINK_FLAGS = ("-shared", "-s", "-nodefaultlibs", "-Wl,--exclude-libs,ALL", "-Wl,
 LINK_LIBRARIES = ("-lc", "-lgcc")
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mfma", *(f"-mavx512{name}" for name in ("f", "bw", "dq", "vl", "vnni")))
+# The flags of sources that are compiled for some processors of a machine.
 INSTRUCTIONS = {
-    **{"avx2.cc": AVX2, "attention_avx2.cc": AVX2},
-    **{"avx512.cc": AVX512, "attention_avx512.cc": AVX512, "avx512_bf16.cc": (*AVX512, "-mavx512bf16")},
+    "x86_64": {
+        **{"avx2.cc": AVX2, "attention_avx2.cc": AVX2},
+        **{"avx512.cc": AVX512, "attention_avx512.cc": AVX512, "avx512_bf16.cc": (*AVX512, "-mavx512bf16")},
+    },
+    "aarch64": {"neon_dotprod.cc": ("-march=armv8.2-a+dotprod",)},
 }
 
 
@@ -71,7 +74,7 @@ class CompileError(Exception):
 
 def has_native_code() -> bool:
     """Return whether there is native code for this machine."""
-    return platform.system() == "Linux" and platform.machine() in MACHINES
+    return platform.system() == "Linux" and platform.machine() in INSTRUCTIONS
 
 
 def find_compiler() -> str:
@@ -86,20 +89,27 @@ def find_compiler() -> str:
     raise CompileError("No C++ compiler was found (CXX, g++, c++, clang++).")
 
 
-def compile_library(root: Path, compiler: str, *extra_flags: str) -> None:
+def compile_library(root: Path, compiler: str, *extra_flags: str, machine: str | None = None) -> None:
     """Compile the sources below `root` in parallel, and put the library in their folder in one step.
+
+    Args:
+        root: the project's folder.
+        compiler: a command.
+        extra_flags: more of the compiler's flags.
+        machine: what the compiler compiles for; None for this machine.
 
     Raises:
         CompileError: the compiler fails.
     """
     folder = root / SOURCES
     digest = runpy.run_path(str(folder / "sources.py"))["digest"](folder)
+    instructions = INSTRUCTIONS[machine or platform.machine()]
     flags = (*FLAGS, f'-DLEVSERVE_SOURCES="{digest}"', *extra_flags)
     sources = sorted(folder.glob("*.cc"))
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         objects = [str(Path(temporary, f"{source.stem}.o")) for source in sources]
         commands = [
-            [compiler, *flags, *INSTRUCTIONS.get(source.name, ()), "-c", str(source), "-o", made]
+            [compiler, *flags, *instructions.get(source.name, ()), "-c", str(source), "-o", made]
             for source, made in zip(sources, objects, strict=True)
         ]
         _run_all(commands)

@@ -17,10 +17,11 @@ from service.engine.request import Adapter, Medium, StepLogprobs, TokenLogprobs
 from service.engine.schedule.memory import EncoderPart, Memory
 from service.engine.schedule.plan import Plan
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, RowShapes
-from service.engine.steps.encode import AttendInputs, KeepInputs, MediaInputs, RememberInputs
+from service.engine.steps.encode import AttendInputs, KeepInputs, RememberInputs
 from service.engine.steps.inputs import (
     NOT_MEDIA,
     AdapterInputs,
+    EmbedInputs,
     HostOrDevice,
     PromptInputs,
     SampleInputs,
@@ -52,7 +53,6 @@ from service.engine.steps.keys import EncoderPart as EncoderStage
 from service.engine.steps.logprobs import FIRST_TOP
 from service.engine.steps.sampling import Sampled
 from service.engine.steps.step import Embedded, GroupInputs, SlotState
-from service.engine.steps.whole import WholeInputs
 from service.models.interface import LayerGroup, Weights
 
 # A GPU runs a program's kernels one by one the first time, and records them as a graph the second time.
@@ -83,7 +83,7 @@ class DeviceState:
             dict(zip(group.adapters, arrays, strict=True)) for group, arrays in zip(groups, adapters, strict=True)
         ]
 
-    def run_whole(self, executable: Executable, weights: Sequence[jax.Array], inputs: WholeInputs) -> Any:
+    def run_whole(self, executable: Executable, weights: Sequence[jax.Array], inputs: EmbedInputs) -> Any:
         """Start a program that takes all of the state, and return its outputs at once."""
         parts = [self.slots, *self.caches]
         state = list(itertools.chain.from_iterable(parts))
@@ -322,14 +322,10 @@ class Runner:
             hidden, sampled, _ = self._run_whole(Hidden(bucket), inputs)
             return ModelOutputs(hidden, hidden, sampled)
         layers, places, sampled = self._embed(bucket, inputs)
-        page_table = jax.device_put(inputs.page_table, self._state.replicated)
-        memory_table = inputs.memory_table
-        if memory_table is not None:
-            memory_table = jax.device_put(memory_table, self._state.replicated)
         hidden, last = layers.hidden, None
         scores: list[tuple[range, Float[Array, "layer head prompt_token position"]]] = []
         for group in self._groups:
-            of_group = GroupInputs(layers, page_table, places, memory_table)
+            of_group = GroupInputs(layers, places)
             if heads is None:
                 executable = self._executables[Layers(bucket, group.kind, has_media=layers.added is not None)]
                 hidden, last = executable(group.weights, group.cache, of_group)
@@ -343,12 +339,10 @@ class Runner:
         return ModelOutputs(hidden, hidden if last is None else last, sampled, tuple(scores))
 
     def _embed(self, bucket: Bucket, inputs: StepInputs) -> Embedded:
-        if inputs.media_rows is not None:
-            [rows] = self._state.rows
-            packed = MediaInputs(inputs.packed, inputs.positions, inputs.media_rows, rows)
-            return self._run(Embed(bucket, has_media=True), packed)
-        packed = inputs.packed if inputs.positions is None else MediaInputs(inputs.packed, inputs.positions)
-        return self._run(Embed(bucket), packed)
+        if inputs.media_rows is None:
+            return self._run(Embed(bucket), inputs.to_embed())
+        [rows] = self._state.rows
+        return self._run(Embed(bucket, has_media=True), inputs.to_embed(rows))
 
     def sample(self, outputs: ModelOutputs, sampler: Sampler, token_mask: HostOrDevice | None = None) -> Sampled:
         """Start the sampling of the tokens that follow a step.
@@ -378,8 +372,7 @@ class Runner:
         return self.sample(self.run_model(bucket, inputs), sampler)
 
     def _run_whole(self, key: Whole | Hidden, inputs: StepInputs) -> Any:
-        packed = WholeInputs(inputs.packed, inputs.page_table)
-        return self._state.run_whole(self._executables[key], self._weights, packed)
+        return self._state.run_whole(self._executables[key], self._weights, inputs.to_embed())
 
     @property
     def may_wait(self) -> bool:

@@ -229,7 +229,7 @@ def test_other_caches_and_processors_are_the_references():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(native_code() is NativeCode.AVX2, reason="these are the tests above")
+@pytest.mark.skipif(native_code() in (NativeCode.AVX2, NativeCode.NEON), reason="these are the tests above")
 def test_all_of_this_holds_with_the_instructions_of_other_processors():
     variables = {**os.environ, "XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "PYTEST_ADDOPTS": "", "PYTEST_XDIST_WORKER": ""}
     names = "every_shape or every_batch or every_token or prefix or nan_of"

@@ -57,7 +57,7 @@ struct AttentionKernels {
   MergeSplits merge;
 };
 
-extern const AttentionKernels kAvx2Attention, kAvx512Attention;
+extern const AttentionKernels kAvx2Attention, kAvx512Attention, kNeonAttention;
 
 extern const AttentionKernels* attention_kernels;  // of this processor; null if there are none
 

@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 #include "attention.h"
@@ -50,6 +52,10 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
     attention_kernels = &kAvx2Attention;
     return "avx2";
   }
+#elif defined(__aarch64__)
+  processor = getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? &kNeonDotprod : &kNeon;
+  attention_kernels = &kNeonAttention;
+  return "neon";
 #endif
   return "base";
 }

@@ -51,6 +51,7 @@ class NativeCode(StrEnum):
     AVX512 = "avx512"  # the same with AVX-512 VNNI
     AVX512_BF16 = "avx512_bf16"  # the same, and products of bfloat16 by bfloat16
     AMX = "amx"  # those of AVX512, where XLA has matrix units for many tokens in int8, and for bfloat16
+    NEON = "neon"  # products and attention on Arm, in int8 with dotprod where the processor has it
 
     @property
     def has_products(self) -> bool:
@@ -67,7 +68,7 @@ class NativeCode(StrEnum):
 def native_code() -> NativeCode:
     """Load the library and return what it offers for arrays on a CPU.
 
-    XLA's own limit of instructions, `--xla_cpu_max_isa` in XLA_FLAGS, holds for it too.
+    XLA's own limit of instructions on x86-64, `--xla_cpu_max_isa` in XLA_FLAGS, holds for it too.
     """
     library = _library(LIBRARY)
     if library is None:

@@ -51,7 +51,7 @@ struct RoundedProducts {
   void (*round)(const float* values, int64_t count, uint16_t* rounded);
 };
 
-extern const Processor kAvx2, kAvx512;
+extern const Processor kAvx2, kAvx512, kNeon, kNeonDotprod;
 extern const RoundedProducts kAvx512BFloat16;
 
 extern const Processor* processor;  // null if there are no products for this one

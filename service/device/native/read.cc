@@ -36,6 +36,11 @@ EXPORT void levserve_flush([[maybe_unused]] const void* memory, [[maybe_unused]]
   const char* const bytes = static_cast<const char*>(memory);
   for (int64_t i = 0; i < num_bytes; i += kLineBytes) _mm_clflush(bytes + i);
   _mm_mfence();
+#elif defined(__aarch64__)
+  constexpr int64_t kLineBytes = 64;
+  const char* const bytes = static_cast<const char*>(memory);
+  for (int64_t i = 0; i < num_bytes; i += kLineBytes) asm volatile("dc civac, %0" : : "r"(bytes + i) : "memory");
+  asm volatile("dsb ish" : : : "memory");
 #endif
 }
 

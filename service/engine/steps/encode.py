@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.engine.shapes import Bucket, RowShapes
-from service.engine.steps.inputs import NOT_MEDIA
-from service.engine.steps.step import Embedded, GroupInputs, GroupOutputs, SlotState, embed_tokens, layer_inputs
+from service.engine.steps.inputs import NOT_MEDIA, EmbedInputs
+from service.engine.steps.step import Embedded, GroupInputs, GroupOutputs, SlotState, embed_tokens
 from service.kernels.paging import Paging
 from service.models.interface import Cache, LayerGroup, MediaEncoder, PagedDecoder, TakesMedia, Weights
 
@@ -26,15 +26,6 @@ class KeepInputs(NamedTuple):
 
     hidden: Any
     places: Int[Any, " place"]
-
-
-class MediaInputs(NamedTuple):
-    """The host's part of the beginning of a step, and the rows of all media."""
-
-    packed: Int[Any, " number"]
-    positions: Int[Any, "3 slot_and_token"] | None = None
-    numbers: Int[Any, "prompt_row token"] | None = None  # of the rows; NOT_MEDIA for tokens. None for tokens alone
-    rows: Float[Any, "place row level hidden"] | None = None
 
 
 class AttendInputs(NamedTuple):
@@ -55,8 +46,8 @@ def attend_layer_group(
     model: TakesMedia, group: LayerGroup, weights: list[jax.Array], cache: Cache, inputs: AttendInputs
 ) -> tuple[Cache, AttendOutputs]:
     """Run some layers over the tokens of a step, and return what heads of them attend to."""
-    layers, places = layer_inputs(inputs.step, model.memory_len)
-    hidden, cache, scores = model.attend_layer_group(group, weights, cache, layers, jnp.asarray(inputs.heads))
+    (layers, places), heads = jax.tree.map(jnp.asarray, inputs)
+    hidden, cache, scores = model.attend_layer_group(group, weights, cache, layers, heads)
     return cache, AttendOutputs(GroupOutputs(hidden, None if places is None else hidden[places]), scores)
 
 
@@ -106,16 +97,11 @@ def keep_rows(
 
 
 def embed_media(
-    model: PagedDecoder, bucket: Bucket, weights: Weights, slots: SlotState, inputs: MediaInputs, *, has_adapters: bool
+    model: PagedDecoder, bucket: Bucket, weights: Weights, slots: SlotState, inputs: EmbedInputs, *, has_adapters: bool
 ) -> tuple[SlotState, Embedded]:
     """Begin a step as `embed_tokens` does, with rows of media in place of some tokens of prompts."""
-    positions = None if inputs.positions is None else jnp.asarray(inputs.positions)
-    slots, embedded = embed_tokens(
-        model, bucket, weights, slots, inputs.packed, positions=positions, has_adapters=has_adapters
-    )
-    if inputs.numbers is None or inputs.rows is None:
-        return slots, embedded
-    hidden, numbers = embedded.inputs.hidden, jnp.asarray(inputs.numbers).reshape(-1)
+    slots, embedded = embed_tokens(model, bucket, weights, slots, inputs, has_adapters=has_adapters)
+    hidden, numbers = embedded.inputs.hidden, jnp.asarray(inputs.media_rows).reshape(-1)
     is_seen = (numbers != NOT_MEDIA)[:, None]
     rows = jnp.asarray(inputs.rows)
     levels = rows.reshape(-1, *rows.shape[2:])[jnp.maximum(numbers, 0)].astype(hidden.dtype)

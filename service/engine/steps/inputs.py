@@ -25,6 +25,17 @@ NOT_MEDIA = -1  # in place of a row of a medium, for a token
 NO_TOKEN = np.iinfo(np.int32).max  # fills unused places; outside every vocabulary, so that scatters drop it
 
 
+class EmbedInputs(NamedTuple):
+    """The host's part of one step, as its first program takes it, and the rows of all media."""
+
+    packed: Int[Any, " number"]
+    page_table: Int[Any, "slot_and_row page"]
+    memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model that attends to an encoder
+    positions: Int[Any, "3 slot_and_token"] | None = None  # by time, row and column, of a model that has these
+    media_rows: Int[Any, "row token"] | None = None  # that take the places of tokens, or NOT_MEDIA; None if none do
+    rows: Float[Any, "place row level hidden"] | None = None  # of all media; None if no token's place is taken
+
+
 class StepInputs(NamedTuple):
     """The host's part of one step: page tables, and views of one array, so that two transfers send it.
 
@@ -55,6 +66,10 @@ class StepInputs(NamedTuple):
         is_token = jnp.arange(width, dtype=jnp.int32)[None] < self.row_tokens[:, None]
         of_rows = jnp.where(is_token, self.row_adapters[:, None], NO_ADAPTER)
         return jnp.concatenate([self.adapters, of_rows.reshape(-1)])
+
+    def to_embed(self, rows: Float[Any, "place row level hidden"] | None = None) -> EmbedInputs:
+        """Return what the step's first program takes, with the rows of all media if some take the places of tokens."""
+        return EmbedInputs(self.packed, self.page_table, self.memory_table, self.positions, self.media_rows, rows)
 
     @property
     def regions(self) -> Regions:

@@ -15,7 +15,6 @@ from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.encode import (
     AttendInputs,
     KeepInputs,
-    MediaInputs,
     RememberInputs,
     attend_layer_group,
     embed_media,
@@ -75,7 +74,7 @@ from service.engine.steps.step import (
     set_options,
     write_adapter,
 )
-from service.engine.steps.whole import SampleStep, WholeInputs, WholeState, WholeSteps
+from service.engine.steps.whole import SampleStep, WholeState, WholeSteps
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, MediaEncoder, PagedDecoder, TakesMedia
 
 type SampleFunction = Callable[[Float[Array, "slot vocab"], SamplingState, Any], Sampled]
@@ -119,14 +118,8 @@ class _EnginePrograms:
         return [self._embed(bucket) for bucket in self._shapes.buckets_in_parts]
 
     def _embed(self, bucket: Bucket) -> Program:
-        step, has_adapters = empty_step(bucket, self._shapes), self._shapes.adapters is not None
-        if step.positions is None:
-            embed: Callable[..., tuple[SlotState, Any]] = functools.partial(
-                embed_tokens, self._model, bucket, has_adapters=has_adapters
-            )
-            return self._of_slots(Embed(bucket), embed, step.packed)
-        embed = functools.partial(embed_media, self._model, bucket, has_adapters=has_adapters)
-        return self._of_slots(Embed(bucket), embed, MediaInputs(step.packed, step.positions))
+        embed = functools.partial(embed_tokens, self._model, bucket, has_adapters=self._shapes.adapters is not None)
+        return self._of_slots(Embed(bucket), embed, empty_step(bucket, self._shapes).to_embed())
 
     def sampling(self) -> list[Program]:
         """Return the programs from hidden states to tokens and log-probabilities."""
@@ -169,8 +162,8 @@ class _EnginePrograms:
         caches = tuple(placed(self._cache_shapes(group), self._place.cache) for group in self._model.layer_groups)
         programs = []
         for key in whole_keys(self._shapes):
-            inputs = empty_step(key.bucket, self._shapes)
-            arguments = (self._weights, WholeState(self._slots, caches), WholeInputs(inputs.packed, inputs.page_table))
+            inputs = empty_step(key.bucket, self._shapes).to_embed()
+            arguments = (self._weights, WholeState(self._slots, caches), inputs)
             if isinstance(key, Hidden):
                 run = functools.partial(steps.run_model, key.bucket)
             else:
@@ -227,8 +220,7 @@ class _EnginePrograms:
         assert self._shapes.media is not None
         for bucket in self._shapes.prompt_buckets:
             step = empty_step(bucket, self._shapes)
-            numbers = _int32(bucket.num_rows, self._shapes.row_tokens)
-            inputs = MediaInputs(step.packed, step.positions, numbers, self._row_shapes)
+            inputs = step._replace(media_rows=_int32(*step.token_ids.shape)).to_embed(self._row_shapes)
             begin = functools.partial(embed_media, self._model, bucket, has_adapters=self._shapes.adapters is not None)
             yield self._of_slots(Embed(bucket, has_media=True), begin, inputs)
             if self._shapes.media.num_added:
@@ -306,12 +298,10 @@ class _EnginePrograms:
         """Return the shapes of a layer group's inputs; those that depend on the model come from its `embed`."""
         step = empty_step(bucket, self._shapes)
         hidden, rotation = self._embedded(self._shapes.padding(bucket))
-        no_tables = step.page_table[:, :0]
         adapters = None if self._shapes.adapters is None else _int32(self._shapes.padding(bucket))
-        regions = step._replace(page_table=no_tables).regions
-        layers = LayerGroupInputs(hidden, rotation, regions, adapters=adapters)
-        places = step.places if bucket.num_rows else None
-        return GroupInputs(layers, step.page_table, places, step.memory_table)
+        memory = None if step.memory_table is None else step.regions.with_page_table(jnp.asarray(step.memory_table))
+        layers = LayerGroupInputs(hidden, rotation, step.regions, memory, adapters=adapters)
+        return GroupInputs(layers, step.places if bucket.num_rows else None)
 
     def _embed_shapes(self, num_tokens: int) -> tuple[Any, Any]:
         tokens = _int32(num_tokens)

@@ -16,6 +16,7 @@ from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.inputs import (
     AdapterInputs,
     CountInputs,
+    EmbedInputs,
     OptionInputs,
     Options,
     PromptInputs,
@@ -39,7 +40,7 @@ class SlotState(NamedTuple):
 class Embedded(NamedTuple):
     """A step before its first layer group; it stays on the device."""
 
-    inputs: LayerGroupInputs  # but for its page tables, which the host sends to the layer groups
+    inputs: LayerGroupInputs
     places: Int[Array, " slot"] | None  # of the tokens before those to be sampled; None if they are all of the step's
     sampled: Int[Array, " slot"]  # positions of the tokens to be sampled
 
@@ -47,10 +48,8 @@ class Embedded(NamedTuple):
 class GroupInputs(NamedTuple):
     """The inputs of a layer group's program."""
 
-    layers: LayerGroupInputs  # but for its page tables
-    page_table: Int[Any, "slot_and_row page"]
+    layers: LayerGroupInputs
     places: Int[Any, " slot"] | None  # of the tokens before those to be sampled; None if they are all of the step's
-    memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model with an encoder
 
 
 class GroupOutputs(NamedTuple):
@@ -75,10 +74,9 @@ def embed_tokens(
     bucket: Bucket,
     weights: Weights,
     slots: SlotState,
-    packed: Int[Array, " number"],
+    inputs: EmbedInputs,
     *,
     has_adapters: bool,
-    positions: Int[Array, "3 token"] | None = None,
 ) -> tuple[SlotState, Embedded]:
     """Embed the tokens of a step, and pass on the rest of the host's inputs.
 
@@ -87,35 +85,29 @@ def embed_tokens(
         bucket: the shape of the step.
         weights: the embedding table, by name.
         slots: whose last tokens the decode steps start from.
-        packed: the host's inputs.
+        inputs: the host's.
         has_adapters: whether these have slots of adapters.
-        positions: by time, row and column; None for those in the text.
     """
-    no_tables = jnp.zeros((bucket.num_seqs + bucket.num_rows, 0), jnp.int32)
-    inputs = step_inputs(jnp.asarray(packed), no_tables, bucket, has_adapters=has_adapters)
-    token_ids = jnp.concatenate([slots.last_token_ids[: bucket.num_seqs], inputs.token_ids.reshape(-1)])
-    regions = inputs.regions
-    at = regions.positions(len(token_ids)) if positions is None else positions
-    embedded = model.embed(weights, token_ids, at)
-    group_inputs = LayerGroupInputs(*embedded, regions, adapters=inputs.token_adapters())
-    return slots, Embedded(group_inputs, inputs.places if bucket.num_rows else None, inputs.sampled)
+    host: EmbedInputs = jax.tree.map(jnp.asarray, inputs)
+    step = step_inputs(host.packed, host.page_table, bucket, has_adapters=has_adapters)
+    token_ids = jnp.concatenate([slots.last_token_ids[: bucket.num_seqs], step.token_ids.reshape(-1)])
+    regions = step.regions
+    positions = regions.positions(len(token_ids)) if host.positions is None else host.positions
+    embedded = model.embed(weights, token_ids, positions)
+    memory = None
+    if host.memory_table is not None:
+        memory = regions.with_page_table(host.memory_table).of_length(model.memory_len)
+    layers = LayerGroupInputs(*embedded, regions, memory, adapters=step.token_adapters())
+    return slots, Embedded(layers, step.places if bucket.num_rows else None, step.sampled)
 
 
 def run_layer_group(
     model: PagedDecoder, group: LayerGroup, weights: list[jax.Array], cache: Cache, inputs: GroupInputs
 ) -> tuple[Cache, GroupOutputs]:
     """Run some layers over the tokens of a step."""
-    layers, places = layer_inputs(inputs, model.memory_len)
+    layers, places = jax.tree.map(jnp.asarray, inputs)
     hidden, cache = model.run_layer_group(group, weights, cache, layers)
     return cache, GroupOutputs(hidden, None if places is None else hidden[places])
-
-
-def layer_inputs(inputs: GroupInputs, memory_len: int) -> tuple[LayerGroupInputs, Int[Array, " slot"] | None]:
-    """Return what the model takes for a layer group, with its page tables, and the places of the last tokens."""
-    layers, page_table, places, memory_table = jax.tree.map(jnp.asarray, inputs)
-    if memory_table is not None:
-        layers = layers._replace(memory=layers.regions.with_page_table(memory_table).of_length(memory_len))
-    return layers._replace(regions=layers.regions.with_page_table(page_table)), places
 
 
 def write_adapter(_: Any, arrays: list[jax.Array], inputs: AdapterInputs) -> tuple[list[jax.Array], None]:

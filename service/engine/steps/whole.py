@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-from jaxtyping import Int
 
 from service.engine.shapes import Bucket
-from service.engine.steps.inputs import SampleInputs
+from service.engine.steps.inputs import EmbedInputs, SampleInputs
 from service.engine.steps.keys import distinct
 from service.engine.steps.sampling import Sampled
 from service.engine.steps.step import GroupInputs, SlotState, embed_tokens, run_layer_group
@@ -22,13 +21,6 @@ class WholeState(NamedTuple):
 
     slots: SlotState
     caches: tuple[Cache, ...]  # of each layer group
-
-
-class WholeInputs(NamedTuple):
-    """The host's part of a decode step."""
-
-    packed: Int[Any, " number"]
-    page_table: Int[Any, "slot page"]
 
 
 class WholeSteps:
@@ -46,7 +38,7 @@ class WholeSteps:
         bucket: Bucket,
         weights: Weights,
         state: WholeState,
-        inputs: WholeInputs,
+        inputs: EmbedInputs,
     ) -> tuple[WholeState, Sampled]:
         """Return the token that a function samples for each slot, and leave it in the slot."""
         state, hidden = self.run_model(bucket, weights, state, inputs)
@@ -54,17 +46,16 @@ class WholeSteps:
         return state._replace(slots=slots), sampled
 
     def run_model(
-        self, bucket: Bucket, weights: Weights, state: WholeState, inputs: WholeInputs
+        self, bucket: Bucket, weights: Weights, state: WholeState, inputs: EmbedInputs
     ) -> tuple[WholeState, SampleInputs]:
         """Return the inputs of a sampling that follows."""
         slots, embedded = embed_tokens(
-            self._model, bucket, weights, state.slots, inputs.packed, has_adapters=self._has_adapters
+            self._model, bucket, weights, state.slots, inputs, has_adapters=self._has_adapters
         )
         layers, caches = embedded.inputs, []
         for group, group_cache in zip(self._model.layer_groups, state.caches, strict=True):
             of_group = [weights[name] for name in group.weights]
-            own = GroupInputs(layers, inputs.page_table, None)
-            changed, outputs = self._run_kind(group.kind)(of_group, group_cache, own)
+            changed, outputs = self._run_kind(group.kind)(of_group, group_cache, GroupInputs(layers, None))
             caches.append(changed)
             layers = layers._replace(hidden=outputs.hidden)
         return WholeState(slots, tuple(caches)), SampleInputs(layers.hidden, embedded.sampled)

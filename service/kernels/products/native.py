@@ -25,9 +25,16 @@ from service.kernels.limits import skips_padding
 
 type Spans = Int32[Array, "span 2"]  # first and end of each run of tokens, in order
 # With more tokens, XLA's products, which pack weights, are at least as fast. Measured on Zen 4, in each case against
-# XLA with the same instructions; not measured on AMX, where XLA's int8 products use matrix units.
-MAX_FLOAT32_TOKENS = {NativeCode.AVX2: 32, NativeCode.AVX512: 512, NativeCode.AVX512_BF16: 512, NativeCode.AMX: 512}
-MAX_INT8_TOKENS = {NativeCode.AVX2: 8, NativeCode.AVX512: 256, NativeCode.AVX512_BF16: 256, NativeCode.AMX: 16}
+# XLA with the same instructions; not measured on AMX, where XLA's int8 products use matrix units, nor on Arm, where the
+# products are those of AVX2 in vectors of half the size.
+MAX_FLOAT32_TOKENS = {
+    **{NativeCode.AVX2: 32, NativeCode.AVX512: 512, NativeCode.AVX512_BF16: 512, NativeCode.AMX: 512},
+    NativeCode.NEON: 32,
+}
+MAX_INT8_TOKENS = {
+    **{NativeCode.AVX2: 8, NativeCode.AVX512: 256, NativeCode.AVX512_BF16: 256, NativeCode.AMX: 16},
+    NativeCode.NEON: 8,
+}
 
 
 def native_float32(

@@ -1,7 +1,6 @@
 """The build hook: which compilers make the library, and what a package is without one."""
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -11,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.build_native import LIBRARY, CompileError, compile_library
+from scripts.build_native import LIBRARY, CompileError, compile_library, has_native_code
 
 ROOT = Path(__file__).parents[3]
 COMPILERS = [f"g++-{version}" for version in range(10, 16)] + [f"clang++-{version}" for version in range(14, 20)]
 
-pytestmark = pytest.mark.skipif(
-    platform.system() != "Linux" or platform.machine() != "x86_64", reason="native code is for Linux on x86-64"
-)
+pytestmark = pytest.mark.skipif(not has_native_code(), reason="there is no native code for this machine")
 
 
 @pytest.fixture

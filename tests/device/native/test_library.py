@@ -40,7 +40,7 @@ def truncate(library: Path, num_bytes: int) -> None:
 
 def make_foreign(library: Path) -> None:
     data = bytearray(library.read_bytes())
-    data[18] = 0xB7  # e_machine: AArch64
+    data[18] = 0x08  # e_machine: MIPS
     library.write_bytes(data)
 
 
