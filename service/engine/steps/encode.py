@@ -106,12 +106,33 @@ def keep_rows(
 
 
 def embed_media(
-    model: PagedDecoder, bucket: Bucket, weights: Weights, slots: SlotState, inputs: MediaInputs, *, has_adapters: bool
+    model: PagedDecoder,
+    bucket: Bucket,
+    weights: Weights,
+    slots: SlotState,
+    inputs: MediaInputs,
+    *,
+    has_adapters: bool,
+    are_whole: bool,
 ) -> tuple[SlotState, Embedded]:
-    """Begin a step as `embed_tokens` does, with rows of media in place of some tokens of prompts."""
+    """Begin a step as `embed_tokens` does, with rows of media in place of some tokens of prompts.
+
+    Args:
+        model: the model.
+        bucket: the shape of the step.
+        weights: the embedding table, by name.
+        slots: whose last tokens the decode steps start from.
+        inputs: the host's inputs, and the rows of all media.
+        has_adapters: whether the host's inputs have slots of adapters.
+        are_whole: whether the rows of a medium, which fill one place, see each other.
+    """
     positions = None if inputs.positions is None else jnp.asarray(inputs.positions)
+    ahead = None
+    if are_whole and inputs.numbers is not None and inputs.rows is not None:
+        numbers, of_place = jnp.asarray(inputs.numbers), inputs.rows.shape[1]
+        ahead = jnp.where(numbers == NOT_MEDIA, 0, of_place - 1 - numbers % of_place)
     slots, embedded = embed_tokens(
-        model, bucket, weights, slots, inputs.packed, positions=positions, has_adapters=has_adapters
+        model, bucket, weights, slots, inputs.packed, positions=positions, has_adapters=has_adapters, ahead=ahead
     )
     if inputs.numbers is None or inputs.rows is None:
         return slots, embedded

@@ -121,12 +121,19 @@ class _EnginePrograms:
     def _embed(self, bucket: Bucket) -> Program:
         step, has_adapters = empty_step(bucket, self._shapes), self._shapes.adapters is not None
         if step.positions is None:
+            ahead = np.zeros(step.token_ids.shape, np.int32) if self._looks_ahead(bucket) else None
             embed: Callable[..., tuple[SlotState, Any]] = functools.partial(
-                embed_tokens, self._model, bucket, has_adapters=has_adapters
+                embed_tokens, self._model, bucket, has_adapters=has_adapters, ahead=ahead
             )
             return self._of_slots(Embed(bucket), embed, step.packed)
-        embed = functools.partial(embed_media, self._model, bucket, has_adapters=has_adapters)
+        embed = functools.partial(
+            embed_media, self._model, bucket, has_adapters=has_adapters, are_whole=self._looks_ahead(bucket)
+        )
         return self._of_slots(Embed(bucket), embed, MediaInputs(step.packed, step.positions))
+
+    def _looks_ahead(self, bucket: Bucket) -> bool:
+        """Return whether tokens of a step's prompts may see positions after their own."""
+        return self._shapes.media is not None and self._shapes.media.is_whole and bucket.num_rows > 0
 
     def sampling(self) -> list[Program]:
         """Return the programs from hidden states to tokens and log-probabilities."""
@@ -229,7 +236,13 @@ class _EnginePrograms:
             step = empty_step(bucket, self._shapes)
             numbers = _int32(bucket.num_rows, self._shapes.row_tokens)
             inputs = MediaInputs(step.packed, step.positions, numbers, self._row_shapes)
-            begin = functools.partial(embed_media, self._model, bucket, has_adapters=self._shapes.adapters is not None)
+            begin = functools.partial(
+                embed_media,
+                self._model,
+                bucket,
+                has_adapters=self._shapes.adapters is not None,
+                are_whole=self._looks_ahead(bucket),
+            )
             yield self._of_slots(Embed(bucket, has_media=True), begin, inputs)
             if self._shapes.media.num_added:
                 first = self._model.layer_groups[0]
@@ -309,6 +322,9 @@ class _EnginePrograms:
         no_tables = step.page_table[:, :0]
         adapters = None if self._shapes.adapters is None else _int32(self._shapes.padding(bucket))
         regions = step._replace(page_table=no_tables).regions
+        if self._looks_ahead(bucket):
+            ahead = _int32(*step.token_ids.shape)
+            regions = regions._replace(prompts=regions.prompts._replace(ahead=ahead))
         layers = LayerGroupInputs(hidden, rotation, regions, adapters=adapters)
         places = step.places if bucket.num_rows else None
         return GroupInputs(layers, step.page_table, places, step.memory_table)

@@ -79,6 +79,7 @@ def embed_tokens(
     *,
     has_adapters: bool,
     positions: Int[Array, "3 token"] | None = None,
+    ahead: Int[Any, "row token"] | None = None,
 ) -> tuple[SlotState, Embedded]:
     """Embed the tokens of a step, and pass on the rest of the host's inputs.
 
@@ -90,11 +91,14 @@ def embed_tokens(
         packed: the host's inputs.
         has_adapters: whether these have slots of adapters.
         positions: by time, row and column; None for those in the text.
+        ahead: how many positions after its own each token of a prompt sees; None for a model where none sees any.
     """
     no_tables = jnp.zeros((bucket.num_seqs + bucket.num_rows, 0), jnp.int32)
     inputs = step_inputs(jnp.asarray(packed), no_tables, bucket, has_adapters=has_adapters)
     token_ids = jnp.concatenate([slots.last_token_ids[: bucket.num_seqs], inputs.token_ids.reshape(-1)])
     regions = inputs.regions
+    if ahead is not None:
+        regions = regions._replace(prompts=regions.prompts._replace(ahead=jnp.asarray(ahead)))
     at = regions.positions(len(token_ids)) if positions is None else positions
     embedded = model.embed(weights, token_ids, at)
     group_inputs = LayerGroupInputs(*embedded, regions, adapters=inputs.token_adapters())
