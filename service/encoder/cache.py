@@ -5,13 +5,12 @@ not part of the key. Requests with different API keys find none of one another's
 """
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
+from service.compile.lru_cache import LruCache
 from service.encoder.request import EncodeRequest, Vectors
 from service.observability.model_metrics import ModelMetrics
 
@@ -27,23 +26,18 @@ class VectorCache:
 
     def __init__(self, max_bytes: int, metrics: ModelMetrics) -> None:
         """Begin empty; with `max_bytes` 0 it stays so."""
-        self._max_bytes = max_bytes
+        self.is_on = max_bytes > 0
         self._metrics = metrics
-        self._lock = threading.Lock()
-        self._vectors: OrderedDict[VectorKey, np.ndarray] = OrderedDict()
-        self.num_bytes = 0
+        self._vectors = LruCache[np.ndarray](max_bytes, _size_bytes)
 
     @property
-    def is_on(self) -> bool:
-        """Whether it can hold anything."""
-        return self._max_bytes > 0
+    def num_bytes(self) -> int:
+        """The bytes of all entries."""
+        return self._vectors.size
 
     def find(self, keys: Sequence[VectorKey]) -> dict[VectorKey, np.ndarray]:
         """Return the vectors that are there, and count hits and misses."""
-        with self._lock:
-            found = {key: self._vectors[key] for key in keys if key in self._vectors}
-            for key in found:
-                self._vectors.move_to_end(key)
+        found = {key: vector for key in dict.fromkeys(keys) if (vector := self._vectors.get(key)) is not None}
         num_hits = sum(key in found for key in keys)
         self._metrics.embedding_cache_hits.inc(num_hits)
         self._metrics.embedding_cache_misses.inc(len(keys) - num_hits)
@@ -51,14 +45,8 @@ class VectorCache:
 
     def add(self, key: VectorKey, vector: np.ndarray) -> None:
         """Keep a copy of a vector, and drop others if there is no room."""
-        with self._lock:
-            if key in self._vectors or _size_bytes(vector) > self._max_bytes:
-                return
-            self._vectors[key] = vector.copy()
-            self.num_bytes += _size_bytes(vector)
-            while self.num_bytes > self._max_bytes:
-                _, dropped = self._vectors.popitem(last=False)
-                self.num_bytes -= _size_bytes(dropped)
+        if self._vectors.get(key) is None:
+            self._vectors.put(key, vector.copy())
 
 
 def keys_of(request: EncodeRequest, salt: bytes) -> list[VectorKey]:

@@ -69,7 +69,7 @@ def read_size(answer: bytes | bytearray) -> Size:
 
 
 def read_pictures(answer: bytes | bytearray, resizes: Sequence[Resize]) -> list[Picture]:
-    """Return the pictures of an answer, which share its memory.
+    """Return the pictures of an answer, which share its memory and cannot be written to.
 
     Args:
         answer: what the process has written.
@@ -84,6 +84,7 @@ def read_pictures(answer: bytes | bytearray, resizes: Sequence[Resize]) -> list[
     offset = HEADER.size
     for size in sizes:
         pixels: Any = np.frombuffer(answer, np.uint8, size.num_bytes, offset)
+        pixels.flags.writeable = False
         pictures.append(pixels.reshape(size.height, size.width, CHANNELS))
         offset += size.num_bytes
     return pictures

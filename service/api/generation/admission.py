@@ -66,7 +66,7 @@ def submit(
     limits = [
         max_tokens_of(call, model, body, prompt_ids, param=param, default=default_max_tokens) for prompt_ids in prompts
     ]
-    priority, cache_salt = _priority(call, body), _cache_salt(call, body)
+    priority, cache_salt = _priority(call, body), cache_salt_of(call, body)
     text_rule = _text_rule(body, model, rules)
     common = Request(
         "",
@@ -134,7 +134,7 @@ def _text_rule(body: GenerationRequest, model: ServedModel, rules: AnswerRules) 
     )
 
 
-def _cache_salt(call: Call, body: GenerationRequest) -> bytes:
+def cache_salt_of(call: Call, body: GenerationRequest) -> bytes:
     """Return a salt that requests share if they have the same API key and the same `cache_salt`."""
     if body.cache_salt is None:
         return call.cache_salt

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from service.api.generation.admission import max_tokens_of, submit
+from service.api.generation.admission import cache_salt_of, max_tokens_of, submit
 from service.api.generation.answer_rules import AnswerRules, chat_rules
 from service.api.generation.chat_prompt import chat_prompt
 from service.api.generation.images import see
@@ -30,7 +30,7 @@ async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest
     if model.vision is None:
         call.check_text_bytes(0)
     else:
-        seen = await see(call, model, model.vision, body)
+        seen = await see(call, model, model.vision, body, cache_salt=cache_salt_of(call, body))
     # A function that another process can be sent.
     make_prompt = partial(chat_prompt, key=call.cache_salt, images=None if seen is None else seen.texts)
     prompt_end, prompt_ids, ignored, num_images = await call.make_prompt(make_prompt, body, model)

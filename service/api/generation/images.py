@@ -24,6 +24,7 @@ class SeenImage(NamedTuple):
 
     param: str  # the field that it came from
     content: bytes
+    key: bytes  # the content's digest, with the salt of its request
     plan: Any  # of the model's cutter
 
 
@@ -72,13 +73,22 @@ class SeenImages:
         cutter, media = self._vision.cutter, self._call.api.media
         pictures = await _of_call(
             self._call,
-            media.pictures(image.content, image.plan.resizes, cutter.resampling, param=image.param),
+            media.pictures(image.content, image.plan.resizes, cutter.resampling, key=image.key, param=image.param),
         )
         return cutter.shown(image.plan, pictures)
 
 
-async def see(call: Call, model: ServedModel, vision: Vision, body: ChatCompletionRequest | MeansChat) -> SeenImages:
+async def see(
+    call: Call, model: ServedModel, vision: Vision, body: ChatCompletionRequest | MeansChat, *, cache_salt: bytes
+) -> SeenImages:
     """Read the images of a chat, and measure them; none is decoded.
+
+    Args:
+        call: the request.
+        model: the model that answers.
+        vision: what it sees with.
+        body: the chat.
+        cache_salt: requests with different ones share no decoded image.
 
     Raises:
         InvalidParameter, UnsupportedParameter: an image is not where or as it may be.
@@ -99,8 +109,10 @@ async def see(call: Call, model: ServedModel, vision: Vision, body: ChatCompleti
     images = []
     for source in sources:
         content = await _content(call, source)
-        size = await _of_call(call, call.api.media.image_size(content, param=source.param))
-        images.append(SeenImage(source.param, content, vision.cutter.plan(size, is_coarse=source.detail == COARSE)))
+        key = await call.run_in_thread(partial(_content_key, content, cache_salt))
+        size = await _of_call(call, call.api.media.image_size(content, key=key, param=source.param))
+        plan = vision.cutter.plan(size, is_coarse=source.detail == COARSE)
+        images.append(SeenImage(source.param, content, key, plan))
     return SeenImages(call, vision, images)
 
 
@@ -109,6 +121,10 @@ async def _content(call: Call, source: ImageSource) -> bytes:
     if remote is not None and source.url[: len(HTTPS)].lower() == HTTPS:
         return await _of_call(call, remote.fetch(source.url, source.param))
     return await call.run_in_thread(partial(read_data_url, source.url, source.param))
+
+
+def _content_key(content: bytes, cache_salt: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES, key=cache_salt).digest()
 
 
 async def _of_call[T](call: Call, work: Coroutine[Any, Any, T]) -> T:

@@ -1,4 +1,7 @@
-"""Media files of clients, decoded in worker processes of their own, each killed with the request that it works for."""
+"""Media files of clients, decoded in worker processes of their own, each killed with the request that it works for.
+
+Every turn of a chat sends its images again, so an LRU cache holds those that were decoded last.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,6 +11,7 @@ from typing import Any
 import anyio
 
 from service.api.work.text_threads import TextThreads
+from service.compile.lru_cache import LruCache
 from service.errors import AudioTooLaborious, ImageTooLaborious, ServiceError
 from service.media.decode import decode_audio
 from service.media.images import MAX_PIXELS, decode_image, image_size
@@ -28,6 +32,8 @@ MAX_IMAGE_BYTES = 64 * MEBIBYTE  # of one file
 PIXEL_BYTES = 4  # as Pillow stores them, the fourth unused
 IMAGE_COPIES = 3  # of the pixels: as they were decoded, with other channels, and turned
 MAX_PICTURES_BYTES = 128 * MEBIBYTE
+MAX_CACHED_SIZES, MAX_CACHED_BYTES = 4096, 64 * MEBIBYTE  # of images and their pixels
+ENTRY_BYTES = 1000  # of an image besides its pixels
 
 
 class MediaProcesses:
@@ -57,6 +63,8 @@ class MediaProcesses:
             processor_s=IMAGE_PROCESSOR_S,
             max_answer_bytes=MAX_PICTURES_BYTES,
         )
+        self._sizes = LruCache[Size](MAX_CACHED_SIZES)
+        self._pictures = LruCache[list[Picture]](MAX_CACHED_BYTES, _num_bytes)
 
     async def sound(
         self, content: bytes, max_s: float = MAX_AUDIO_S, *, activity: VoiceActivity | None = None
@@ -70,11 +78,12 @@ class MediaProcesses:
         """
         return await self._sounds.call(read_sound, decode_audio, content, max_s, activity)
 
-    async def image_size(self, content: bytes, *, param: str) -> Size:
+    async def image_size(self, content: bytes, *, key: bytes, param: str) -> Size:
         """Return the size of an image from its header.
 
         Args:
             content: the file.
+            key: stands for the file in the cache.
             param: the request field that an error names.
 
         Raises:
@@ -82,22 +91,33 @@ class MediaProcesses:
             ImageTooLarge: it has too many pixels.
             ImageTooLaborious: it takes too much time or memory.
         """
-        return await self._images.call(read_size, image_size, content, param)
+        if (size := self._sizes.get(key)) is None:
+            size = await self._images.call(read_size, image_size, content, param)
+            self._sizes.put(key, size)
+        return size
 
     async def pictures(
-        self, content: bytes, resizes: Sequence[Resize], resampling: Filter, *, param: str
+        self, content: bytes, resizes: Sequence[Resize], resampling: Filter, *, key: bytes, param: str
     ) -> list[Picture]:
         """Return an image in the sizes that are wanted, each made of the one before; raises as `image_size`."""
         # What the process holds at the same time, which its memory is for.
         assert CHANNELS * sum(size.width * size.height for size, _ in resizes) <= MAX_PICTURES_BYTES
-        return await self._images.call(
-            partial(read_pictures, resizes=resizes), decode_image, content, tuple(resizes), resampling, param
-        )
+        resizes = tuple(resizes)
+        wanted = (key, resizes, resampling)
+        if (pictures := self._pictures.get(wanted)) is None:
+            read = partial(read_pictures, resizes=resizes)
+            pictures = await self._images.call(read, decode_image, content, resizes, resampling, param)
+            self._pictures.put(wanted, pictures)
+        return pictures
 
     def end(self) -> None:
         """End the processes that decode nothing."""
         self._sounds.end()
         self._images.end()
+
+
+def _num_bytes(pictures: Sequence[Picture]) -> int:
+    return ENTRY_BYTES + sum(picture.nbytes for picture in pictures)
 
 
 class _Processes:

@@ -69,10 +69,10 @@ def test_images_have_a_process_of_their_own(processes):
     async def decode_all():
         before = worker_ids()
         content = image_file("PNG")
-        assert await processes.image_size(content, param="image") == SIZE
+        assert await processes.image_size(content, key=b"a", param="image") == SIZE
         with pytest.raises(UnreadableImage, match="'image'"):
-            await processes.image_size(b"text", param="image")
-        [picture] = await processes.pictures(content, [Resize(Size(6, 4))], Filter.BICUBIC, param="image")
+            await processes.image_size(b"text", key=b"b", param="image")
+        [picture] = await processes.pictures(content, [Resize(Size(6, 4))], Filter.BICUBIC, key=b"a", param="image")
         assert picture.shape == (4, 6, 3)
         assert len(worker_ids() - before) == 1
         await processes.sound(audio_file("wav", tone(1)))
@@ -80,3 +80,27 @@ def test_images_have_a_process_of_their_own(processes):
         processes.end()
 
     asyncio.run(decode_all())
+
+
+def test_an_image_that_comes_again_is_not_decoded_again(processes):
+    async def decode_twice():
+        before, content, resizes = worker_ids(), image_file("PNG"), [Resize(Size(6, 4))]
+
+        async def see(key, resizes=resizes, content=content):
+            await processes.image_size(content, key=key, param="image")
+            return await processes.pictures(content, resizes, Filter.BICUBIC, key=key, param="image")
+
+        [first] = await see(b"a")
+        processes.end()
+        [again] = await see(b"a")
+        assert worker_ids() <= before
+        assert np.array_equal(again, first)
+        with pytest.raises(ValueError, match="read-only"):
+            again[0] = 0
+        assert [picture.shape for picture in await see(b"a", [Resize(Size(3, 2))])] == [(2, 3, 3)]
+        processes.end()
+        with pytest.raises(UnreadableImage):
+            await see(b"b", content=b"text")
+        processes.end()
+
+    asyncio.run(decode_twice())
