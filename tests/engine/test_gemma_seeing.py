@@ -8,8 +8,8 @@ import pytest
 from service.device.native.library import native_code
 from service.engine.request import Medium, PlacedMedium, Request, Sampling
 from service.engine.runner import Runner
-from service.engine.shapes import EngineShapes, RowShapes
-from service.engine.steps.keys import encoder_keys, program_keys
+from service.engine.shapes import EngineShapes, RowShapes, sufficient_buckets
+from service.engine.steps.keys import Embed, encoder_keys, first_keys, program_keys
 from service.kernels.native_pages import NativePagedAttention
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.layer_groups import encoder_groups, layer_groups
@@ -165,5 +165,9 @@ def test_images_need_few_programs_beside_those_of_text(max_prefill_tokens):
         media=RowShapes(32, 256, (256,), len(encoding), size, is_whole=True),
     )
     assert shapes.fewest_rows == 5
+    # Before the rest is compiled, too, a step holds every image.
+    [prompts] = {key.bucket for key in first_keys(shapes, groups) if isinstance(key, Embed)}
+    assert prompts == sufficient_buckets(shapes)[0]
+    assert prompts.num_rows >= 5
     assert set(program_keys(shapes, groups)) == set(program_keys(replace(shapes, media=None), groups))
     assert len(encoder_keys(encoding, groups, shapes)) <= 16

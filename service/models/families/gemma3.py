@@ -39,6 +39,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
     """
     config.refuse_unless("quantization_config")
     text = config.part("text_config").with_defaults(TEXT_DEFAULTS)
+    text.refuse_unless("model_type", "gemma3_text")
     text.refuse_unless("final_logit_softcapping")  # which the model with images ignores
     encoder = _encoder(config, text)
     decoder = gemma3_text.read_config(text)
@@ -54,6 +55,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
 
 def _encoder(config: HubConfig, text: HubConfig) -> ImageEncoder:
     vision = config.part("vision_config").with_defaults(siglip.DEFAULTS)
+    vision.refuse_unless("model_type", "siglip_vision_model")
     num_rows = config.optional_int("mm_tokens_per_image", 256)
     num_patches, edge = vision.required_int("image_size") // vision.required_int("patch_size"), math.isqrt(num_rows)
     if edge**2 != num_rows or num_patches == 0 or num_patches % edge:
