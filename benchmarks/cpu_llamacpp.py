@@ -1,6 +1,6 @@
 """Tokens per second of the engine on a CPU beside llama.cpp, without HTTP, for each dtype of the weights.
 
-    python -m benchmarks.cpu_llamacpp [--dtypes float32,bfloat16,int8] [--waves 1,8,prefill-512] [--model 135m]
+    python -m benchmarks.cpu_llamacpp [--dtypes float32,bfloat16,auto,int8] [--waves 1,8,prefill-512] [--model 135m]
         [--rounds 5] [--short] [--cores 1]
 
 Both run in turns, wave after wave, and each line gives the median of the rounds' ratios and its spread: llama.cpp's
@@ -36,7 +36,8 @@ TOKENS, SHORT_TOKENS = (128, 64), (32, 16)  # of a prompt and of its continuatio
 # Of each dtype of weights: that of the checkpoint, Levserve's settings, and the end of the name of llama.cpp's file.
 DTYPES = {
     "float32": ("float32", {"DTYPE": "float32"}, ""),
-    "bfloat16": ("bfloat16", {}, "-bf16"),
+    "bfloat16": ("bfloat16", {"DTYPE": "bfloat16"}, "-bf16"),
+    "auto": ("bfloat16", {}, "-bf16"),  # weights in bfloat16 by activations in float32
     "int8": ("float32", {"DTYPE": "float32", "QUANTIZATION": "int8"}, "-q8_0"),
 }
 

@@ -67,6 +67,7 @@ def bundle_key(
     *,
     kv_dtype: np.dtype | None = None,
     weight_dtype: np.dtype | None = None,
+    product_dtype: np.dtype | None = None,
     kernel: str | None = None,
 ) -> BundleKey:
     """Return the key of the bundle for a model; the attention kernel is named because a check may refuse the usual."""
@@ -76,6 +77,7 @@ def bundle_key(
         "quantization": quantization,
         "kv_dtype": kv_dtype.name if kv_dtype is not None else dtype.name,
         "weight_dtype": weight_dtype.name if weight_dtype is not None else dtype.name,
+        "product_dtype": product_dtype.name if product_dtype is not None else dtype.name,
         "kernel": kernel,
         "shapes": asdict(shapes),
         "source": _traced_digest(),

@@ -36,8 +36,9 @@ def serves_attention(native: NativeCode, cached_dtype: np.dtype, head_dim: int) 
 def skips_padding(native: NativeCode, weight_dtype: str) -> bool:
     """Return whether products with spans are computed in C++ for any number of tokens, so that padding costs little."""
     if weight_dtype == "int8":  # XLA's matrix units are faster for many tokens
-        return native is NativeCode.AVX512
-    return weight_dtype in ("float32", "bfloat16") and native in (NativeCode.AVX512, NativeCode.AMX)
+        return native in (NativeCode.AVX512, NativeCode.AVX512_BF16)
+    is_wide = weight_dtype in ("float32", "bfloat16")
+    return is_wide and native in (NativeCode.AVX512, NativeCode.AVX512_BF16, NativeCode.AMX)
 
 
 def vector_bytes(cached_head_dim: int, dtype: np.dtype) -> int:

@@ -200,7 +200,9 @@ class Settings(BaseModel):
     dtype: Dtype = Field(
         default="auto",
         description="The dtype of weights and activations. `auto`: the checkpoint's own; on a CPU activations are "
-        "float32, and so are weights, unless they are bfloat16 and native code multiplies by them as they are.",
+        "float32, and so are weights, unless they are bfloat16 and native code multiplies by them as they are. "
+        "`bfloat16`: on a CPU with AVX512-BF16 and without AMX a model that generates rounds activations where a "
+        "weight multiplies them, and keeps them in float32 elsewhere.",
     )
     quantization: WeightStorage = Field(
         default="none",

@@ -15,6 +15,7 @@ from service.models.quantization import Quantization
 from service.settings import Settings
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOAT32 = np.dtype(np.float32)
 KV_DTYPES = {
     "bfloat16": BFLOAT16,
     "int8": np.dtype(np.int8),
@@ -29,10 +30,24 @@ class NumberFormats(NamedTuple):
     quantization: Quantization  # of weights that are not quantized in the checkpoint
     kv_dtype: np.dtype  # of cached keys and values
     weight_dtype: np.dtype  # of the weights of products that are not quantized
+    product_dtype: np.dtype  # to which activations are rounded where they are multiplied by such a weight
+
+
+class HostDtypes(NamedTuple):
+    """The dtypes of a decoder on one CPU."""
+
+    activations: np.dtype
+    weights: np.dtype  # of products that are not quantized
+    products: np.dtype  # to which activations are rounded for them
 
 
 def choose_formats(
-    settings: Settings, hub_config: Mapping[str, Any], device: Device, *, may_stay_stored: bool = False
+    settings: Settings,
+    hub_config: Mapping[str, Any],
+    device: Device,
+    *,
+    is_host: bool = False,
+    may_stay_stored: bool = False,
 ) -> NumberFormats:
     """Return the dtypes that the settings request.
 
@@ -40,19 +55,23 @@ def choose_formats(
         settings: the operator's settings.
         hub_config: the model's `config.json`, which names the dtype it was saved in.
         device: on which it runs.
-        may_stay_stored: whether the model runs on one CPU, from files in the dtype that `hub_config` names.
+        is_host: whether it runs on one CPU.
+        may_stay_stored: whether its files are in the dtype that `hub_config` names.
 
     Raises:
         SettingsError: the device's attention kernel does not support KV_DTYPE.
     """
     dtype = choose_dtype(settings.dtype, hub_config, device.platform)
     kv_dtype = choose_kv_dtype(settings.kv_dtype, dtype, device)
-    weight_dtype = choose_weight_dtype(settings.dtype, hub_config) if may_stay_stored else None
-    return NumberFormats(dtype, Quantization(settings.quantization), kv_dtype, weight_dtype or dtype)
+    quantization = Quantization(settings.quantization)
+    if not is_host:
+        return NumberFormats(dtype, quantization, kv_dtype, dtype, dtype)
+    found = choose_host_dtypes(settings.dtype, hub_config, may_stay_stored=may_stay_stored)
+    return NumberFormats(found.activations, quantization, kv_dtype, found.weights, found.products)
 
 
 def choose_dtype(requested: str, hub_config: Mapping[str, Any], platform: str) -> np.dtype:
-    """Return the dtype of activations, and of weights unless they stay in the dtype they were saved in.
+    """Return the dtype of activations and weights; `choose_host_dtypes` may choose others for those of a decoder.
 
     Args:
         requested: DTYPE; `auto` is float32 on a CPU, where narrower types are emulated, and otherwise as saved.
@@ -65,13 +84,25 @@ def choose_dtype(requested: str, hub_config: Mapping[str, Any], platform: str) -
     return np.dtype("float32" if platform == "cpu" else str(saved))
 
 
-def choose_weight_dtype(requested: str, hub_config: Mapping[str, Any]) -> np.dtype | None:
-    """Return the dtype of weights that a CPU reads as they were saved, or None if it reads them in DTYPE.
+def choose_host_dtypes(requested: str, hub_config: Mapping[str, Any], *, may_stay_stored: bool) -> HostDtypes:
+    """Return the dtypes of a decoder on one CPU.
 
-    The C++ products widen bfloat16 in registers: the results equal those of float32, in half the memory and time.
+    With `auto` the C++ products widen weights in bfloat16 in registers: the results equal those of float32, in half the
+    memory. With `bfloat16`, where a processor multiplies it, activations are float32 between products and rounded for
+    them.
+
+    Args:
+        requested: DTYPE.
+        hub_config: the model's `config.json`, which names the dtype it was saved in.
+        may_stay_stored: whether its files are in that dtype.
     """
+    dtype = choose_dtype(requested, hub_config, "cpu")
     saved = hub_config.get("dtype") or hub_config.get("torch_dtype")
-    return BFLOAT16 if requested == "auto" and saved == BFLOAT16.name and native_code().has_products else None
+    if dtype == BFLOAT16 and native_code().rounds_tokens:
+        return HostDtypes(FLOAT32, BFLOAT16, BFLOAT16)
+    if requested == "auto" and saved == BFLOAT16.name and may_stay_stored and native_code().has_products:
+        return HostDtypes(dtype, BFLOAT16, dtype)
+    return HostDtypes(dtype, dtype, dtype)
 
 
 def choose_kv_dtype(requested: str, dtype: np.dtype, device: Device) -> np.dtype:

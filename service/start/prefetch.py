@@ -24,7 +24,7 @@ from service.models.registry import read_config
 from service.models.weight_spec import INT4, WeightSpec
 from service.settings import Settings
 from service.start.context import StartContext
-from service.start.dtype import choose_dtype, choose_weight_dtype
+from service.start.dtype import choose_dtype, choose_host_dtypes
 from service.start.progress import Phase
 from service.weights.assembly import host_bytes
 
@@ -100,15 +100,14 @@ def weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[Wei
         UnsupportedModel: the family or a feature of this model is not supported.
     """
     uri, hub_config = checkpoint.uri, checkpoint.hub_config
-    dtype = choose_dtype(settings.dtype, hub_config, "cpu")
     if is_encoder(hub_config, checkpoint.sentence_files):
         config = read_encoder_config(uri, hub_config, checkpoint.sentence_files, checkpoint.weight_files)
-        return any_encoder_weight_specs(config, dtype)
+        return any_encoder_weight_specs(config, choose_dtype(settings.dtype, hub_config, "cpu"))
     decoder = read_config(uri, hub_config, settings.max_model_len)
-    weight_dtype = choose_weight_dtype(settings.dtype, hub_config)
+    dtypes = choose_host_dtypes(settings.dtype, hub_config, may_stay_stored=True)
     quantization = Quantization(settings.quantization)
     decoder = replace(decoder, layer_storage=kept_storage(decoder.layer_storage, quantization, "cpu"))
-    return decoder_weight_specs(decoder, dtype, quantization, weight_dtype)
+    return decoder_weight_specs(decoder, dtypes.activations, quantization, dtypes.weights)
 
 
 def prefetch_weights(

@@ -222,6 +222,12 @@ def test_xlas_limit_of_instructions_holds_for_the_products(max_isa: str, found: 
     assert done.stdout.strip() == found
 
 
+@pytest.mark.skipif(not native_code().rounds_tokens, reason="this processor multiplies no bfloat16")
+@pytest.mark.parametrize(("max_isa", "found"), [("AVX512_VNNI", "avx512"), ("AVX512_BF16", "avx512_bf16")])
+def test_xlas_limit_holds_for_products_of_bfloat16(max_isa: str, found: str):
+    test_xlas_limit_of_instructions_holds_for_the_products(max_isa, found)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_linear_uses_them_with_wide_weights(dtype: str):
     from service.kernels.products.linear import Products, linear

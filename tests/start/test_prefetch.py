@@ -87,7 +87,7 @@ def test_weights_lie_where_they_are_read_fastest_and_are_placed_without_a_copy()
 
 def test_an_engine_that_asks_for_other_weights_ends_the_prefetch_and_gets_its_own():
     context, checkpoint = context_of(), checkpoint_in()
-    other = context_of(dtype="bfloat16")
+    other = context_of(dtype="float16")
     spec = spec_of(other, checkpoint)
     expected, prefetched = prefetch(context, checkpoint)
     assert expected is not None
@@ -96,7 +96,7 @@ def test_an_engine_that_asks_for_other_weights_ends_the_prefetch_and_gets_its_ow
     weights = load_weights(
         context, checkpoint=checkpoint, spec=spec, expected_weights=expected, prefetched_weights=prefetched
     ).weights
-    assert {weight.dtype.name for weight in weights.values()} == {"bfloat16"}
+    assert {weight.dtype.name for weight in weights.values()} == {"float16"}
 
 
 def test_an_engine_that_asks_for_the_same_weights_lets_the_prefetch_go_on():

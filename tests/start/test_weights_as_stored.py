@@ -39,6 +39,16 @@ def dtypes(spec: EngineSpec) -> dict[str, str]:
     return {entry["name"]: entry["dtype"] for entry in spec.recipe()}
 
 
+def logits(located: LocatedCheckpoint, spec: EngineSpec) -> np.ndarray:
+    weights = load_on_host(located, spec.specs, LoadLimits(None, Progress(), 2**26)).weights
+    step = WholeStep(dataclasses.replace(spec.model(), kernel=PagedReference()))
+    layout = CacheLayout(num_pages=4, page_size=4)
+    paging = Paging(*(jnp.array(each) for each in ([0], [5], [[0, 1, 2, 3]])))
+    arrays = {name: jnp.asarray(weight) for name, weight in weights.items()}
+    made, _ = step(arrays, step.empty_caches(layout), jnp.array([[3, 1, 4, 1, 5]]), paging)
+    return np.asarray(made)
+
+
 def test_products_stay_in_bfloat16_and_the_rest_is_float32(located: LocatedCheckpoint):
     stored, wide = plan(located), plan(located, dtype="float32")
     assert stored.number_formats == {**wide.number_formats, "weight_dtype": "bfloat16"}
@@ -50,6 +60,18 @@ def test_products_stay_in_bfloat16_and_the_rest_is_float32(located: LocatedCheck
     assert stored.key.differences(wide.key.inputs) == ["weight_dtype"]
 
 
+@pytest.mark.skipif(not native_code().rounds_tokens, reason="this processor multiplies no bfloat16")
+def test_activations_that_are_asked_for_in_bfloat16_are_rounded_for_products_alone(located: LocatedCheckpoint):
+    stored, rounded = plan(located), plan(located, dtype="bfloat16")
+    assert rounded.number_formats == {**stored.number_formats, "kv_dtype": "bfloat16", "product_dtype": "bfloat16"}
+    assert dtypes(rounded) == dtypes(stored)
+    assert set(rounded.key.differences(stored.key.inputs)) == {"kv_dtype", "product_dtype"}
+    assert plan(located, dtype="bfloat16", kv_dtype="int8").number_formats["kv_dtype"] == "int8"
+    assert set(dtypes(plan(located, dtype="bfloat16", quantization="int8")).values()) == {"int8", "float32"}
+    of_levanter = dataclasses.replace(located, layout=LevanterLayout(None, "", ()))
+    assert dtypes(plan(of_levanter, dtype="bfloat16")) == dtypes(stored)
+
+
 def test_a_dtype_that_is_asked_for_and_weights_of_levanter_are_as_before(located: LocatedCheckpoint):
     of_levanter = dataclasses.replace(located, layout=LevanterLayout(None, "", ()))
     assert set(dtypes(plan(of_levanter)).values()) == {"float32"}
@@ -59,16 +81,14 @@ def test_a_dtype_that_is_asked_for_and_weights_of_levanter_are_as_before(located
 
 
 def test_the_logits_are_those_of_weights_in_float32(located: LocatedCheckpoint):
-    made = []
-    for spec in (plan(located), plan(located, dtype="float32")):
-        weights = load_on_host(located, spec.specs, LoadLimits(None, Progress(), 2**26)).weights
-        step = WholeStep(dataclasses.replace(spec.model(), kernel=PagedReference()))
-        layout = CacheLayout(num_pages=4, page_size=4)
-        paging = Paging(*(jnp.array(each) for each in ([0], [5], [[0, 1, 2, 3]])))
-        arrays = {name: jnp.asarray(weight) for name, weight in weights.items()}
-        logits, _ = step(arrays, step.empty_caches(layout), jnp.array([[3, 1, 4, 1, 5]]), paging)
-        made.append(np.asarray(logits))
-    np.testing.assert_array_equal(made[0], made[1])
+    np.testing.assert_array_equal(logits(located, plan(located)), logits(located, plan(located, dtype="float32")))
+
+
+@pytest.mark.skipif(not native_code().rounds_tokens, reason="this processor multiplies no bfloat16")
+def test_rounding_changes_logits_by_less_than_a_thousandth_of_the_largest(located: LocatedCheckpoint):
+    exact, rounded = logits(located, plan(located)), logits(located, plan(located, dtype="bfloat16"))
+    error = np.sqrt(np.mean((rounded - exact) ** 2))
+    assert 0 < error < 2**-10 * np.abs(exact).max()
 
 
 def test_where_products_compute_padding_too_there_are_more_sizes_of_steps(located: LocatedCheckpoint):

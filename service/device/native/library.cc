@@ -14,6 +14,7 @@
 namespace levserve {
 
 const Processor* processor = nullptr;
+const RoundedProducts* rounded_products = nullptr;
 const AttentionKernels* attention_kernels = nullptr;
 
 namespace {
@@ -27,8 +28,10 @@ bool HasAmx() {
 #endif
 
 // Chooses the instructions of all calls, and returns their name; "base" if this processor has none that calls use.
-const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]] bool may_use_avx512) {
+const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]] bool may_use_avx512,
+                            [[maybe_unused]] bool may_use_avx512_bf16) {
   processor = nullptr;
+  rounded_products = nullptr;
   attention_kernels = nullptr;
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -39,7 +42,10 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
   if (may_use_avx512 && has_avx512) {
     processor = &kAvx512;
     attention_kernels = &kAvx512Attention;
-    return HasAmx() ? "amx" : "avx512";
+    if (HasAmx()) return "amx";
+    if (!may_use_avx512_bf16 || !__builtin_cpu_supports("avx512bf16")) return "avx512";
+    rounded_products = &kAvx512BFloat16;
+    return "avx512_bf16";
   }
   if (may_use_avx2 && has_avx2) {
     processor = &kAvx2;
@@ -62,9 +68,9 @@ extern "C" {
 EXPORT const char* levserve_sources() { return LEVSERVE_SOURCES; }
 
 // Prepares all calls, and returns the instructions that they use.
-EXPORT const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512) {
+EXPORT const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512, bool may_use_avx512_bf16) {
   ProbePages();
-  return ChooseProcessor(may_use_avx2, may_use_avx512);
+  return ChooseProcessor(may_use_avx2, may_use_avx512, may_use_avx512_bf16);
 }
 
 }  // extern "C"

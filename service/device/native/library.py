@@ -18,23 +18,26 @@ from service.device.native import sources
 LIBRARY = Path(__file__).with_name("native.so")
 FLOAT32_TARGET = "levserve_linear_float32"
 BFLOAT16_TARGET = "levserve_linear_bfloat16"
+ROUNDED_TARGET = "levserve_linear_rounded"
 INT8_TARGET = "levserve_linear_int8"
 GROUPED_FLOAT32_TARGET = "levserve_grouped_float32"
 GROUPED_BFLOAT16_TARGET = "levserve_grouped_bfloat16"
+GROUPED_ROUNDED_TARGET = "levserve_grouped_rounded"
 GROUPED_INT8_TARGET = "levserve_grouped_int8"
 ADAPTERS_TARGET = "levserve_adapters"
 ATTENTION_TARGET = "levserve_paged_attention"
 MEMORY_ATTENTION_TARGET = "levserve_memory_attention"
 ZEROS_TARGET = "levserve_lazy_zeros"
 TARGETS = (
-    *(FLOAT32_TARGET, BFLOAT16_TARGET, INT8_TARGET),
-    *(GROUPED_FLOAT32_TARGET, GROUPED_BFLOAT16_TARGET, GROUPED_INT8_TARGET),
+    *(FLOAT32_TARGET, BFLOAT16_TARGET, ROUNDED_TARGET, INT8_TARGET),
+    *(GROUPED_FLOAT32_TARGET, GROUPED_BFLOAT16_TARGET, GROUPED_ROUNDED_TARGET, GROUPED_INT8_TARGET),
     *(ADAPTERS_TARGET, ATTENTION_TARGET, MEMORY_ATTENTION_TARGET, ZEROS_TARGET),
 )
 
 _MAX_ISA = "--xla_cpu_max_isa="
 _WITHOUT_AVX2 = ("SSE4_2", "AVX")
 _WITHOUT_VNNI = (*_WITHOUT_AVX2, "AVX2", "AVX512")
+_WITHOUT_BF16 = (*_WITHOUT_VNNI, "AVX512_VNNI")
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +49,19 @@ class NativeCode(StrEnum):
     BASE = "base"  # calls that need no instructions of their own: zeros
     AVX2 = "avx2"  # products and attention too
     AVX512 = "avx512"  # the same with AVX-512 VNNI
-    AMX = "amx"  # the same, where XLA has matrix units for many tokens in int8
+    AVX512_BF16 = "avx512_bf16"  # the same, and products of bfloat16 by bfloat16
+    AMX = "amx"  # those of AVX512, where XLA has matrix units for many tokens in int8, and for bfloat16
     NEON = "neon"  # products and attention on Arm, in int8 with dotprod where the processor has it
 
     @property
     def has_products(self) -> bool:
         """Whether there are products for this processor."""
         return self not in (NativeCode.NONE, NativeCode.BASE)
+
+    @property
+    def rounds_tokens(self) -> bool:
+        """Whether there are products of tokens rounded to bfloat16, which are faster than those of float32."""
+        return self is NativeCode.AVX512_BF16
 
 
 @functools.cache
@@ -65,7 +74,9 @@ def native_code() -> NativeCode:
     if library is None:
         return NativeCode.NONE
     max_isa = _max_isa(os.environ.get("XLA_FLAGS", ""))
-    found = library.levserve_initialize(max_isa not in _WITHOUT_AVX2, max_isa not in _WITHOUT_VNNI)
+    found = library.levserve_initialize(
+        *(max_isa not in each for each in (_WITHOUT_AVX2, _WITHOUT_VNNI, _WITHOUT_BF16))
+    )
     return NativeCode(found.decode())
 
 
@@ -118,7 +129,7 @@ def _load(path: Path) -> ctypes.CDLL:
     _check_length(path)
     library = ctypes.CDLL(str(path))
     library.levserve_sources.restype = library.levserve_initialize.restype = ctypes.c_char_p
-    library.levserve_initialize.argtypes = (ctypes.c_bool, ctypes.c_bool)
+    library.levserve_initialize.argtypes = (ctypes.c_bool,) * 3
     if library.levserve_sources().decode() != sources.digest(path.parent):
         raise ValueError("it was compiled from other sources")
     for target in TARGETS:

@@ -1,4 +1,4 @@
-// The custom calls: products of tokens in float32 with weights in float32 or int8.
+// The custom calls: products of tokens in float32 with weights in float32, bfloat16 or int8.
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +16,12 @@ namespace {
 constexpr int64_t kBlocksPerThread = 4, kMinBlockBytes = 16 * 1024;
 constexpr int64_t kBlockRows = 8;         // a block has a multiple of these
 constexpr int64_t kChunkBytes = 256 * 1024;  // of rows that several runs of tokens are multiplied by
-constexpr int64_t kTokensPerThread = 32;  // that are quantized at a time: whole lines of what is written
+constexpr int64_t kTokensPerThread = 32;  // that are narrowed at a time: whole lines of what is written
+
+// What is multiplied: tokens as they came, except where it says otherwise.
+enum class Values { kFloat32, kBFloat16, kRounded /* both in bfloat16 */, kInt8 /* both */ };
+
+int64_t BytesOf(Values values) { return values == Values::kFloat32 ? 4 : values == Values::kInt8 ? 1 : 2; }
 
 // A product, and its tokens as they came.
 struct Group {
@@ -95,38 +100,50 @@ void MultiplyInBlocks(const CallFrame& call, const Group* groups, int64_t num_gr
   ParallelBlocks(call, num_groups * rows.blocks_of_group, Rows::Multiply, &rows);
 }
 
+// Tokens of groups, which are written in fewer bits where products read them.
 struct Tokens {
   const Group* groups;
   int64_t blocks_of_group;
 
-  static void Quantize(const void* data, int64_t block) {
+  template <void (*kNarrow)(const Product& product, const float* token, int64_t index)>
+  static void Narrow(const void* data, int64_t block) {
     const Tokens& tokens = *static_cast<const Tokens*>(data);
     const Group& group = tokens.groups[block / tokens.blocks_of_group];
-    const Product& product = group.product;
     const int64_t first = block % tokens.blocks_of_group * kTokensPerThread;
-    const int64_t after = std::min(first + kTokensPerThread, product.num_tokens);
-    for (int64_t token = first; token < after; ++token) {
-      const float* const values = group.x + token * product.num_in;
-      const TokenScale scale = processor->quantize(product, values, token, const_cast<void*>(product.x));
-      const_cast<float*>(product.token_scale)[token] = scale.scale;
-      const_cast<int32_t*>(product.token_offset)[token] = scale.offset;
-    }
+    const int64_t after = std::min(first + kTokensPerThread, group.product.num_tokens);
+    for (int64_t token = first; token < after; ++token)
+      kNarrow(group.product, group.x + token * group.product.num_in, token);
+  }
+
+  static void Quantize(const Product& product, const float* values, int64_t token) {
+    const TokenScale scale = processor->quantize(product, values, token, const_cast<void*>(product.x));
+    const_cast<float*>(product.token_scale)[token] = scale.scale;
+    const_cast<int32_t*>(product.token_offset)[token] = scale.offset;
+  }
+
+  static void Round(const Product& product, const float* values, int64_t token) {
+    uint16_t* const rounded = static_cast<uint16_t*>(const_cast<void*>(product.x));
+    rounded_products->round(values, product.num_in, rounded + token * product.num_in);
   }
 };
+
+void NarrowInBlocks(const CallFrame& call, const Group* groups, int64_t num_groups,
+                    void (*body)(const void* data, int64_t block)) {
+  int64_t most_tokens = 0;
+  for (int64_t i = 0; i < num_groups; ++i) most_tokens = std::max(most_tokens, groups[i].product.num_tokens);
+  const Tokens tokens{groups, (most_tokens + kTokensPerThread - 1) / kTokensPerThread};
+  ParallelBlocks(call, num_groups * tokens.blocks_of_group, body, &tokens);
+}
 
 int64_t RoomFor(int64_t num_tokens) {
   const int64_t multiple = processor->multiple_tokens;
   return (num_tokens + multiple - 1) / multiple * multiple;
 }
 
-// Quantizes the tokens of each group, and multiplies them by its weight; or the tokens of all runs by one weight.
 Error* MultiplyInt8(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs) {
   const int64_t num_in = groups[0].product.num_in, num_parts = num_groups * num_runs;
-  int64_t room = 0, most_tokens = 0;
-  for (int64_t i = 0; i < num_parts; ++i) {
-    room += RoomFor(groups[i].product.num_tokens);
-    most_tokens = std::max(most_tokens, groups[i].product.num_tokens);
-  }
+  int64_t room = 0;
+  for (int64_t i = 0; i < num_parts; ++i) room += RoomFor(groups[i].product.num_tokens);
   const Scratch<char> values(room * num_in * processor->value_bytes);
   const Scratch<float> scales(room);
   const Scratch<int32_t> offsets(room);
@@ -140,35 +157,59 @@ Error* MultiplyInt8(const CallFrame& call, Group* groups, int64_t num_groups, in
     product.token_offset = offsets.get() + first;
     first += RoomFor(product.num_tokens);
   }
-  const Tokens tokens{groups, (most_tokens + kTokensPerThread - 1) / kTokensPerThread};
-  ParallelBlocks(call, num_parts * tokens.blocks_of_group, Tokens::Quantize, &tokens);
-  MultiplyInBlocks(call, groups, num_groups, num_runs, processor->multiply_int8, sizeof(int8_t));
+  NarrowInBlocks(call, groups, num_parts, Tokens::Narrow<Tokens::Quantize>);
+  MultiplyInBlocks(call, groups, num_groups, num_runs, processor->multiply_int8, BytesOf(Values::kInt8));
   return nullptr;
 }
 
-// Multiplies tokens by a weight, which is of int8 if `multiply` is null; spans are the argument `index`.
-Error* Multiply(const CallFrame& call, int64_t index, MultiplyRows multiply, int64_t value_bytes) {
+Error* MultiplyRounded(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs) {
+  if (rounded_products == nullptr) return Fail(call, kInvalidArgument, "this processor multiplies no bfloat16");
+  const int64_t num_in = groups[0].product.num_in, num_parts = num_groups * num_runs;
+  int64_t num_tokens = 0, first = 0;
+  for (int64_t i = 0; i < num_parts; ++i) num_tokens += groups[i].product.num_tokens;
+  const Scratch<uint16_t> values(num_tokens * num_in);
+  if (values.get() == nullptr) return Fail(call, kResourceExhausted, "no memory for the tokens of a product");
+  for (int64_t i = 0; i < num_parts; ++i) {
+    groups[i].product.x = values.get() + first * num_in;
+    first += groups[i].product.num_tokens;
+  }
+  NarrowInBlocks(call, groups, num_parts, Tokens::Narrow<Tokens::Round>);
+  MultiplyInBlocks(call, groups, num_groups, num_runs, rounded_products->multiply, BytesOf(Values::kRounded));
+  return nullptr;
+}
+
+// Multiplies the tokens of each group by its weight; or those of all runs by one weight.
+Error* MultiplyGiven(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs, Values values) {
+  if (values == Values::kInt8) return MultiplyInt8(call, groups, num_groups, num_runs);
+  if (values == Values::kRounded) return MultiplyRounded(call, groups, num_groups, num_runs);
+  const MultiplyRows multiply =
+      values == Values::kBFloat16 ? processor->multiply_bfloat16 : processor->multiply_float32;
+  MultiplyInBlocks(call, groups, num_groups, num_runs, multiply, BytesOf(values));
+  return nullptr;
+}
+
+// Multiplies tokens by a weight; in int8 its scale comes next, then the optional spans.
+Error* Multiply(const CallFrame& call, Values values) {
   if (IsEmpty(*call.arguments.buffers[0], *call.results.buffers[0])) return nullptr;
+  const int64_t index = values == Values::kInt8 ? 3 : 2;
   const Scratch<Group> runs(MaxRuns(call, index));
   if (runs.get() == nullptr) return Fail(call, kResourceExhausted, "no memory for the spans of a product");
   const int64_t num_runs = ReadRuns(call, index, runs.get());
   if (num_runs == 0) return nullptr;
-  if (multiply == nullptr) {
+  if (values == Values::kInt8)
     for (int64_t run = 0; run < num_runs; ++run)
       runs.get()[run].product.weight_scale = static_cast<const float*>(call.arguments.buffers[2]->data);
-    return MultiplyInt8(call, runs.get(), 1, num_runs);
-  }
-  MultiplyInBlocks(call, runs.get(), 1, num_runs, multiply, value_bytes);
-  return nullptr;
+  return MultiplyGiven(call, runs.get(), 1, num_runs, values);
 }
 
-// Multiplies the rows of each group by its weight; groups without rows cost nothing. Of int8 if `multiply` is null.
-Error* MultiplyGroups(const CallFrame& call, MultiplyRows multiply, int64_t value_bytes) {
+// Multiplies the rows of each group by its weight; groups without rows cost nothing.
+Error* MultiplyGroups(const CallFrame& call, Values values) {
   const Buffer &x = *call.arguments.buffers[0], &weight = *call.arguments.buffers[1], &out = *call.results.buffers[0];
   if (IsEmpty(x, out)) return nullptr;
   const int64_t num_rows = x.dims[0], num_in = x.dims[1], num_out = weight.dims[1], num_groups = weight.dims[0];
   const int32_t* const sizes = static_cast<const int32_t*>(call.arguments.buffers[2]->data);
-  const float* const scale = multiply ? nullptr : static_cast<const float*>(call.arguments.buffers[3]->data);
+  const float* const scale =
+      values == Values::kInt8 ? static_cast<const float*>(call.arguments.buffers[3]->data) : nullptr;
   const float* const rows = static_cast<const float*>(x.data);
   const Scratch<Group> groups(std::min(num_groups, num_rows));
   if (groups.get() == nullptr) return Fail(call, kResourceExhausted, "no memory for the groups of a product");
@@ -178,17 +219,14 @@ Error* MultiplyGroups(const CallFrame& call, MultiplyRows multiply, int64_t valu
     if (sizes[i] < 0 || sizes[i] > num_rows - first)
       return Fail(call, kInvalidArgument, "the sizes of groups are not those of the rows");
     const float* const own = rows + first * num_in;
-    const char* const own_weight = static_cast<const char*>(weight.data) + i * num_out * num_in * value_bytes;
+    const char* const own_weight = static_cast<const char*>(weight.data) + i * num_out * num_in * BytesOf(values);
     float* const to = static_cast<float*>(out.data) + first * num_out;
     const float* const own_scale = scale ? scale + i * num_out : nullptr;
     groups.get()[num_used++] = {{own, own_weight, nullptr, nullptr, own_scale, to, sizes[i], num_in, num_out}, own};
     first += sizes[i];
   }
   memset(static_cast<float*>(out.data) + first * num_out, 0, (num_rows - first) * num_out * sizeof(float));
-  if (num_used == 0) return nullptr;
-  if (multiply == nullptr) return MultiplyInt8(call, groups.get(), num_used, 1);
-  MultiplyInBlocks(call, groups.get(), num_used, 1, multiply, value_bytes);
-  return nullptr;
+  return num_used == 0 ? nullptr : MultiplyGiven(call, groups.get(), num_used, 1, values);
 }
 
 }  // namespace
@@ -198,33 +236,43 @@ extern "C" {
 // With the optional spans, int32 [span, 2], the products of other tokens are zero.
 // (x: float32 [token, in], weight: float32 [out, in], spans) -> float32 [token, out]
 EXPORT Error* levserve_linear_float32(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, 2, processor->multiply_float32, sizeof(float));
+  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kFloat32);
 }
 
 // (x: float32 [token, in], weight: bfloat16 [out, in], spans) -> float32 [token, out]
 EXPORT Error* levserve_linear_bfloat16(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, 2, processor->multiply_bfloat16, sizeof(uint16_t));
+  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kBFloat16);
+}
+
+// The same, with the tokens rounded to bfloat16.
+EXPORT Error* levserve_linear_rounded(const CallFrame* call) {
+  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kRounded);
 }
 
 // (x: float32 [token, in], weight: int8 [out, in], weight's scale: float32 [out], spans) -> float32 [token, out]
 EXPORT Error* levserve_linear_int8(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, 3, nullptr, sizeof(int8_t));
+  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kInt8);
 }
 
 // (x: float32 [row, in], weight: float32 [group, out, in], sizes: int32 [group]) -> float32 [row, out]
 EXPORT Error* levserve_grouped_float32(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, processor->multiply_float32, sizeof(float));
+  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, Values::kFloat32);
 }
 
 // (x: float32 [row, in], weight: bfloat16 [group, out, in], sizes: int32 [group]) -> float32 [row, out]
 EXPORT Error* levserve_grouped_bfloat16(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, processor->multiply_bfloat16, sizeof(uint16_t));
+  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, Values::kBFloat16);
+}
+
+// The same, with the rows rounded to bfloat16.
+EXPORT Error* levserve_grouped_rounded(const CallFrame* call) {
+  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, Values::kRounded);
 }
 
 // (x: float32 [row, in], weight: int8 [group, out, in], sizes: int32 [group], weight's scale: float32 [group, out])
 //   -> float32 [row, out]
 EXPORT Error* levserve_grouped_int8(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, nullptr, sizeof(int8_t));
+  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, Values::kInt8);
 }
 
 }  // extern "C"

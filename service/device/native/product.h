@@ -6,7 +6,7 @@ namespace levserve {
 
 // `x @ weight.T`, row by row in memory.
 struct Product {
-  const void* x;              // [num_tokens, num_in] in float32, or what `quantize` wrote
+  const void* x;              // [num_tokens, num_in] in float32, or what `quantize` or `round` wrote
   const void* weight;         // [num_out, num_in] in float32, bfloat16 or int8
   const float* token_scale;   // [num_tokens]; null unless the weight is int8, as are the other two
   const int32_t* token_offset;  // [num_tokens]: what the sums of a token are too large by
@@ -45,8 +45,16 @@ struct Processor {
   AddColumns add_update;
 };
 
+// Products of tokens that are rounded to bfloat16, to the nearest and half to even, with weights in it.
+struct RoundedProducts {
+  MultiplyRows multiply;
+  void (*round)(const float* values, int64_t count, uint16_t* rounded);
+};
+
 extern const Processor kAvx2, kAvx512, kNeon, kNeonDotprod;
+extern const RoundedProducts kAvx512BFloat16;
 
 extern const Processor* processor;  // null if there are no products for this one
+extern const RoundedProducts* rounded_products;  // null if it multiplies no bfloat16
 
 }  // namespace levserve

@@ -43,7 +43,8 @@ def grouped_linear(
         return grouped_on_tpu(x, flat, sizes).reshape(shape).astype(dtype)
     if products.native.has_products and x.dtype == jnp.float32:
         if values.dtype in (jnp.float32, jnp.bfloat16):
-            return native_grouped(x, flat, sizes).reshape(shape).astype(dtype)
+            product = native_grouped(x, flat, sizes, rounds_tokens=products.rounds_tokens)
+            return product.reshape(shape).astype(dtype)
         if values.dtype == jnp.int8 and scale is not None:
             return native_grouped_int8(x, flat, sizes, scale.reshape(len(scale), -1)).reshape(shape).astype(dtype)
     return _one_group_at_a_time(x, weight, sizes, products, dtype=dtype, fp8=fp8)

@@ -15,7 +15,14 @@ from jaxtyping import Array, DTypeLike, Float, Float32, Int32, Num, UInt8
 
 from service.device.mesh import DeviceMesh
 from service.device.native.library import NativeCode, native_code
-from service.kernels.products.native import native_bfloat16, native_float32, native_int8, serves_float32, serves_int8
+from service.kernels.products.native import (
+    native_bfloat16,
+    native_float32,
+    native_int8,
+    native_rounded,
+    serves_float32,
+    serves_int8,
+)
 from service.kernels.products.quantized import FP8, Fp8Products, GroupedWeight, QuantizedWeight, quantize_tokens
 
 type NumSplits = tuple[tuple[int, int], ...]
@@ -39,6 +46,7 @@ class Products:
     num_splits: NumSplits = UNSPLIT  # of wide weights
     native: NativeCode = NativeCode.NONE
     grouped: Grouped = Grouped.LOOP
+    rounds_tokens: bool = False  # to bfloat16, where they are multiplied by a weight in it
 
 
 # All layers' products of 135M parameters take 6.1 ms split and 6.7 unsplit for one token, 13 and 21 for 8, 38 and 41
@@ -53,10 +61,16 @@ PLAIN = Products()
 SPLIT = Products(CPU_NUM_SPLITS)
 
 
-def choose_products(mesh: DeviceMesh, dtype: np.dtype) -> Products:
-    """Return how to compute products with activations of a dtype; several devices each have a shard of a weight."""
+def choose_products(mesh: DeviceMesh, dtype: np.dtype, product_dtype: np.dtype | None = None) -> Products:
+    """Return how to compute products; several devices each have a shard of a weight.
+
+    Args:
+        mesh: the devices.
+        dtype: that of activations.
+        product_dtype: to which they are rounded where they are multiplied by a weight in it; None for `dtype`.
+    """
     if mesh.is_host and dtype == np.float32:
-        return Products(CPU_NUM_SPLITS, native_code())
+        return Products(CPU_NUM_SPLITS, native_code(), rounds_tokens=product_dtype == jnp.bfloat16)
     return Products(grouped={"gpu": Grouped.GPU, "tpu": Grouped.TPU}.get(mesh.platform, Grouped.LOOP))
 
 
@@ -86,7 +100,8 @@ def linear(
         return _grouped_product(x, weight, products.num_splits, num_in_axes, dtype)
     if not isinstance(weight, QuantizedWeight):
         if _is_native(x, weight, products.native, num_tokens, has_spans=spans is not None):
-            native = native_bfloat16 if weight.dtype == jnp.bfloat16 else native_float32
+            in_bfloat16 = native_rounded if products.rounds_tokens else native_bfloat16
+            native = in_bfloat16 if weight.dtype == jnp.bfloat16 else native_float32
             product = native(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in), spans)
             return _as_asked(product, x, weight, num_in_axes, dtype)
         return _product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype)

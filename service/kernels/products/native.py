@@ -15,7 +15,9 @@ from service.device.native.library import (
     GROUPED_BFLOAT16_TARGET,
     GROUPED_FLOAT32_TARGET,
     GROUPED_INT8_TARGET,
+    GROUPED_ROUNDED_TARGET,
     INT8_TARGET,
+    ROUNDED_TARGET,
     NativeCode,
     register_native_calls,
 )
@@ -25,8 +27,14 @@ type Spans = Int32[Array, "span 2"]  # first and end of each run of tokens, in o
 # With more tokens, XLA's products, which pack weights, are at least as fast. Measured on Zen 4, in each case against
 # XLA with the same instructions; not measured on AMX, where XLA's int8 products use matrix units, nor on Arm, where the
 # products are those of AVX2 in vectors of half the size.
-MAX_FLOAT32_TOKENS = {NativeCode.AVX2: 32, NativeCode.AVX512: 512, NativeCode.AMX: 512, NativeCode.NEON: 32}
-MAX_INT8_TOKENS = {NativeCode.AVX2: 8, NativeCode.AVX512: 256, NativeCode.AMX: 16, NativeCode.NEON: 8}
+MAX_FLOAT32_TOKENS = {
+    **{NativeCode.AVX2: 32, NativeCode.AVX512: 512, NativeCode.AVX512_BF16: 512, NativeCode.AMX: 512},
+    NativeCode.NEON: 32,
+}
+MAX_INT8_TOKENS = {
+    **{NativeCode.AVX2: 8, NativeCode.AVX512: 256, NativeCode.AVX512_BF16: 256, NativeCode.AMX: 16},
+    NativeCode.NEON: 8,
+}
 
 
 def native_float32(
@@ -43,6 +51,16 @@ def native_bfloat16(
     return _call(BFLOAT16_TARGET, x, weight, *_given(spans))
 
 
+def native_rounded(
+    x: Float32[Array, "token in"], weight: BFloat16[Array, "out in"], spans: Spans | None = None
+) -> Float32[Array, "token out"]:
+    """Return the product of tokens rounded to bfloat16, summed in float32; see `native_float32`.
+
+    Numbers smaller than the smallest normal float32 count as zero. For `NativeCode.rounds_tokens` alone.
+    """
+    return _call(ROUNDED_TARGET, x, weight, *_given(spans))
+
+
 def native_int8(
     x: Float32[Array, "token in"],
     values: Int8[Array, "out in"],
@@ -57,12 +75,16 @@ def native_grouped(
     x: Float32[Array, "row in"],
     weight: Float32[Array, "group out in"] | BFloat16[Array, "group out in"],
     sizes: Int32[Array, " group"],
+    *,
+    rounds_tokens: bool = False,
 ) -> Float32[Array, "row out"]:
     """Multiply rows, sorted by group, each by the weight of its group; other groups' weights are not read.
 
-    A row's product does not depend on the other rows.
+    A row's product does not depend on the other rows. With a weight in bfloat16, rows may be rounded to it.
     """
-    return _call(GROUPED_BFLOAT16_TARGET if weight.dtype == jnp.bfloat16 else GROUPED_FLOAT32_TARGET, x, weight, sizes)
+    if weight.dtype != jnp.bfloat16:
+        return _call(GROUPED_FLOAT32_TARGET, x, weight, sizes)
+    return _call(GROUPED_ROUNDED_TARGET if rounds_tokens else GROUPED_BFLOAT16_TARGET, x, weight, sizes)
 
 
 def native_grouped_int8(

@@ -70,6 +70,7 @@ class EngineSpec(ModelSpec):
     quantization: Quantization
     kv_dtype: np.dtype
     weight_dtype: np.dtype
+    product_dtype: np.dtype
     total_bytes: int  # of weights and caches, on each device
 
     @cached_property
@@ -89,10 +90,11 @@ class EngineSpec(ModelSpec):
 
     @property
     def number_formats(self) -> Mapping[str, str]:
-        """The dtypes of activations, the cache and, if different, weights; and the storage of the layers' weights."""
+        """The dtypes of activations and cache, of weights and products if different, and the storage of the layers."""
         storage = layers_quantization(self.quantization, self.config.layer_storage)
         formats = {"dtype": self.dtype.name, "quantization": storage.value, "kv_dtype": self.kv_dtype.name}
-        return formats if self.weight_dtype == self.dtype else {**formats, "weight_dtype": self.weight_dtype.name}
+        others = {"weight_dtype": self.weight_dtype, "product_dtype": self.product_dtype}
+        return formats | {name: dtype.name for name, dtype in others.items() if dtype != self.dtype}
 
     @property
     @override
@@ -186,7 +188,7 @@ class EngineSpec(ModelSpec):
             self.config,
             self.dtype,
             self.kernel.kernel(),
-            choose_products(self.mesh, self.dtype),
+            choose_products(self.mesh, self.dtype, self.product_dtype),
             self.quantization,
             self.mesh,
             self.kv_dtype,
@@ -272,9 +274,11 @@ def choose_engine_spec(
     mesh = choose_mesh(devices, tensor_parallel=settings.tensor_parallel, sizes=config.split_sizes)
     config = config.split_over(mesh.num_devices)
     layout = located.layout
-    may_stay_stored = mesh.is_host and isinstance(layout, SnapshotLayout) and not layout.is_conversion
-    formats = choose_formats(settings, located.hub_config, mesh.devices[0], may_stay_stored=may_stay_stored)
-    dtype, quantization, kv_dtype, weight_dtype = formats
+    may_stay_stored = isinstance(layout, SnapshotLayout) and not layout.is_conversion
+    formats = choose_formats(
+        settings, located.hub_config, mesh.devices[0], is_host=mesh.is_host, may_stay_stored=may_stay_stored
+    )
+    dtype, quantization, kv_dtype, weight_dtype, product_dtype = formats
     config = with_kept_bits(config, quantization, mesh)
     _check_rows(config, quantization)
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
@@ -297,10 +301,12 @@ def choose_engine_spec(
         quantization,
         kv_dtype=kv_dtype,
         weight_dtype=weight_dtype,
+        product_dtype=product_dtype,
         kernel=kernel.name.value,
     )
     return EngineSpec(
-        dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, total_bytes
+        *(dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, product_dtype),
+        total_bytes,
     )
 
 
@@ -403,7 +409,7 @@ def _model_size(
     *,
     kernel: KernelChoice,
 ) -> ModelSize:
-    dtype, quantization, kv_dtype, weight_dtype = formats
+    dtype, quantization, kv_dtype, weight_dtype, _ = formats
     storage = layers_quantization(quantization, config.layer_storage)
     products_dtype = weight_dtype.name if storage is Quantization.NONE else storage.value
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)

@@ -57,9 +57,9 @@ static_assert(levserve::kFloat32 == XLA_FFI_DataType_F32 && levserve::kBFloat16 
 static_assert(levserve::kFloat8E4M3FN == XLA_FFI_DataType_F8E4M3FN);
 
 extern "C" {
-XLA_FFI_Handler levserve_linear_float32, levserve_linear_bfloat16, levserve_linear_int8, levserve_lazy_zeros,
-    levserve_paged_attention, levserve_memory_attention;
-const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512);
+XLA_FFI_Handler levserve_linear_float32, levserve_linear_bfloat16, levserve_linear_rounded, levserve_linear_int8,
+    levserve_lazy_zeros, levserve_paged_attention, levserve_memory_attention;
+const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512, bool may_use_avx512_bf16);
 }
 
 namespace {
@@ -87,8 +87,20 @@ uint16_t Narrow(float value) {
   return static_cast<uint16_t>(bits >> 16);
 }
 
+// Kinds of products.
+enum Kind { kFloat32, kBFloat16, kRounded, kInt8 };
+
+// Returns how far a token, of numbers up to one, may be from what is multiplied.
+double ErrorOf(Kind kind) {
+  switch (kind) {
+    case kRounded: return 1.0 / 512;  // of 8 bits
+    case kInt8: return 1.0 / 254;
+    default: return 1e-5;
+  }
+}
+
 // Returns whether products of some shape are those of plain loops.
-bool Multiplies(int64_t num_tokens, int64_t num_in, int64_t num_out, uint32_t seed) {
+bool Multiplies(int64_t num_tokens, int64_t num_in, int64_t num_out, uint32_t seed, bool has_rounded) {
   std::vector<float> x(num_tokens * num_in), weight(num_out * num_in), scale(num_out, 0.5f), out(num_tokens * num_out, 9);
   std::vector<int8_t> values(num_out * num_in);
   std::vector<uint16_t> halves(num_out * num_in);
@@ -97,24 +109,31 @@ bool Multiplies(int64_t num_tokens, int64_t num_in, int64_t num_out, uint32_t se
     weight[i] = values[i] = static_cast<int8_t>(Random(&seed) * 128);
     halves[i] = Narrow(weight[i]);
   }
+  const std::vector<int64_t> dims{num_out, num_in};
   const Array tokens{{num_tokens, num_in}, XLA_FFI_DataType_F32, x.data()};
   const Array scales{{num_out}, XLA_FFI_DataType_F32, scale.data()};
   const Array result{{num_tokens, num_out}, XLA_FFI_DataType_F32, out.data()};
-  const std::vector<int64_t> dims{num_out, num_in};
-  for (const XLA_FFI_DataType type : {XLA_FFI_DataType_F32, XLA_FFI_DataType_BF16, XLA_FFI_DataType_S8}) {
-    const bool is_int8 = type == XLA_FFI_DataType_S8;
-    const int code =
-        is_int8 ? Call(levserve_linear_int8, {tokens, {dims, type, values.data()}, scales}, {result})
-        : type == XLA_FFI_DataType_BF16 ? Call(levserve_linear_bfloat16, {tokens, {dims, type, halves.data()}}, {result})
-                                        : Call(levserve_linear_float32, {tokens, {dims, type, weight.data()}}, {result});
+  const Array in_float32{dims, XLA_FFI_DataType_F32, weight.data()}, in_bfloat16{dims, XLA_FFI_DataType_BF16, halves.data()};
+  const Array in_int8{dims, XLA_FFI_DataType_S8, values.data()};
+  for (const Kind kind : {kFloat32, kBFloat16, kRounded, kInt8}) {
+    const int code = kind == kFloat32   ? Call(levserve_linear_float32, {tokens, in_float32}, {result})
+                     : kind == kBFloat16 ? Call(levserve_linear_bfloat16, {tokens, in_bfloat16}, {result})
+                     : kind == kRounded  ? Call(levserve_linear_rounded, {tokens, in_bfloat16}, {result})
+                                         : Call(levserve_linear_int8, {tokens, in_int8, scales}, {result});
+    if (kind == kRounded && !has_rounded && num_in > 0) {
+      if (code != XLA_FFI_Error_Code_INVALID_ARGUMENT) return false;
+      continue;
+    }
     if (code) return false;
     for (int64_t t = 0; t < num_tokens; ++t) {
       for (int64_t o = 0; o < num_out; ++o) {
-        double sum = 0;
-        for (int64_t i = 0; i < num_in; ++i) sum += static_cast<double>(x[t * num_in + i]) * weight[o * num_in + i];
-        if (is_int8) sum *= 0.5;
-        // A token in 8 bits is off by 1/254 at most.
-        if (!(std::fabs(sum - out[t * num_out + o]) <= (is_int8 ? num_in * 0.3 : num_in * 1e-3))) return false;
+        double sum = 0, most = 0;
+        for (int64_t i = 0; i < num_in; ++i) {
+          sum += static_cast<double>(x[t * num_in + i]) * weight[o * num_in + i];
+          most += std::fabs(weight[o * num_in + i]);  // no token is larger than one
+        }
+        const double factor = kind == kInt8 ? 0.5 : 1;
+        if (!(std::fabs(factor * sum - out[t * num_out + o]) <= factor * most * ErrorOf(kind) * 1.01)) return false;
       }
     }
   }
@@ -228,19 +247,20 @@ int main() {
   for (const int minor : {1, 2, 3, 4}) is_right &= Check(TellsVersion(minor) == minor, "version");
   is_right &= Check(TellsVersion(9) == levserve::kNewestMinor, "newer version");
   const char* before = "base";
-  for (const bool may_use_avx512 : {false, true}) {
-    const char* const found = levserve_initialize(true, may_use_avx512);
+  for (const int most : {0, 1, 2}) {  // AVX2, AVX-512, and AVX512-BF16
+    const char* const found = levserve_initialize(true, most >= 1, most == 2);
     if (std::strcmp(found, "base") == 0 || std::strcmp(found, before) == 0) continue;
     before = found;
-    is_right &= Check(ClearsPages(), "zeros") & Check(Multiplies(3, 0, 5, 1), "empty rows");
+    const bool has_rounded = std::strcmp(found, "avx512_bf16") == 0;
+    is_right &= Check(ClearsPages(), "zeros") & Check(Multiplies(3, 0, 5, 1, has_rounded), "empty rows");
     for (const int threads : {1, 4, 64}) {
       num_threads = threads;
       std::atomic<bool> all_right{true};
       std::vector<std::thread> callers;
       for (uint32_t caller = 0; caller < 3; ++caller) {
-        callers.emplace_back([caller, &all_right] {
+        callers.emplace_back([caller, has_rounded, &all_right] {
           for (uint32_t i = 0; i < 12; ++i)
-            if (!Multiplies(1 + i % 40, 1 + (i * 37 + caller) % 600, 1 + i * 29 % 700, i) ||
+            if (!Multiplies(1 + i % 40, 1 + (i * 37 + caller) % 600, 1 + i * 29 % 700, i, has_rounded) ||
                 !Attends(kTypes[(i + caller) % 4], 1 + i % 3, 1 + i % 5 * 9, i * 67 % 1300, i))
               all_right = false;
         });
