@@ -1,4 +1,4 @@
-"""Tiny random models that see, as checkpoints on disk: a SmolVLM with tiles of 28 pixels, and a Qwen3-VL."""
+"""Tiny random models that see, as checkpoints on disk: a SmolVLM with tiles of 28 pixels, a Qwen3-VL, a Gemma 3."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from tests.media.image_files import image_file
 from tests.parity.family_cases import draw
-from tests.parity.vision_cases import CONFIG, IMAGE_SIZE, QWEN_CONFIG
+from tests.parity.vision_cases import CONFIG, GEMMA_CONFIG, GEMMA_IMAGE_SIZE, IMAGE_SIZE, QWEN_CONFIG
 
 DEMO = Path(__file__).parents[1] / "service" / "demo"
 PLACEHOLDER = "<image>"
@@ -36,6 +36,22 @@ QWEN_TEMPLATE = (
     "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{part.text}}{% endif %}{% endfor %}{% endif %}"
     "<end_of_utterance>{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
+GEMMA_SPECIAL = ("<start_of_image>", "<end_of_image>", "<image_soft_token>")
+# Source: https://huggingface.co/google/gemma-3-4b-it (chat_template.json), without its checks
+GEMMA_TEMPLATE = (
+    "{% if messages[0].role == 'system' %}{% set first = messages[0].content + '\n\n' %}{% set turns = messages[1:] %}"
+    "{% else %}{% set first = '' %}{% set turns = messages %}{% endif %}{% for message in turns %}"
+    "{{'<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\n' + "
+    "(first if loop.first else '')}}{% if message.content is string %}{{message.content | trim}}{% else %}"
+    "{% for item in message.content %}{% if item.type == 'image' %}<start_of_image>{% else %}{{item.text | trim}}"
+    "{% endif %}{% endfor %}{% endif %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+GEMMA_PREPROCESSOR = {
+    **{"do_pan_and_scan": None, "do_resize": True, "image_processor_type": "Gemma3ImageProcessor", "resample": 2},
+    **{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 255},
+    "size": {"height": GEMMA_IMAGE_SIZE, "width": GEMMA_IMAGE_SIZE},
+}
 PREPROCESSOR = {
     "do_image_splitting": True,
     "image_mean": [0.5, 0.5, 0.5],
@@ -97,6 +113,23 @@ def save_qwen(
         "image_std": [0.5, 0.5, 0.5],
     }
     _save(folder, tokenizer, config, preprocessor, QWEN_TEMPLATE)
+
+
+def gemma_tokenizer() -> tokenizers.Tokenizer:
+    """Return the demo model's tokenizer with the tokens of Gemma's images and turns."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    tokenizer.add_special_tokens([*GEMMA_SPECIAL, "<start_of_turn>", "<end_of_utterance>"])
+    return tokenizer
+
+
+def save_gemma(folder: Path) -> None:
+    """Write the checkpoint of the Gemma 3."""
+    tokenizer = gemma_tokenizer()
+    begin, end, row = map(tokenizer.token_to_id, GEMMA_SPECIAL)
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": MAX_TOKENS}
+    ids = {"boi_token_index": begin, "eoi_token_index": end, "image_token_index": row}
+    config = GEMMA_CONFIG | ids | {"text_config": GEMMA_CONFIG["text_config"] | sizes}
+    _save(folder, tokenizer, config, GEMMA_PREPROCESSOR, GEMMA_TEMPLATE)
 
 
 def _save(folder: Path, tokenizer: tokenizers.Tokenizer, config: Any, preprocessor: Any, template: str) -> None:

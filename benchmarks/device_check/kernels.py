@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from benchmarks.device_check.report import Row, write_part
+from service.kernels.attention import Scoring
 from service.kernels.choice import HeadShape, choose_kernel
 from service.kernels.self_check import TOLERANCES, Case, largest_difference
 
@@ -19,6 +20,7 @@ CASES = (
     *(replace(BFLOAT16, head_dim=head_dim) for head_dim in (64, 80, 96, 256)),
     *(replace(BFLOAT16, group=group) for group in (1, 3, 7, 8)),
     replace(BFLOAT16, num_chunks=32_768 // CHUNK),
+    replace(BFLOAT16, head_dim=256, looks_ahead=True, scoring=Scoring(256**-0.5, sliding_window=1024)),
 )
 TINY_CASES = tuple(
     Case(np.dtype(dtype), num_kv_heads=2, group=3, head_dim=head_dim)
@@ -32,11 +34,13 @@ def main(out: Path, *, is_tiny: bool) -> None:
 
 
 def _check(case: Case) -> Row:
-    choice = choose_kernel(jax.devices()[0], HeadShape(case.num_kv_heads, case.head_dim, case.dtype))
+    heads = HeadShape(case.num_kv_heads, case.head_dim, case.dtype, looks_ahead=case.looks_ahead)
+    choice = choose_kernel(jax.devices()[0], heads)
     difference = largest_difference(choice.kernel(), case)
     num_tokens = case.chunk * case.num_chunks
     return {
-        "check": f"{case.dtype}, heads of {case.head_dim}, groups of {case.group}, {num_tokens} tokens",
+        "check": f"{case.dtype}, heads of {case.head_dim}, groups of {case.group}, {num_tokens} tokens"
+        + (", looking ahead" if case.looks_ahead else ""),
         "passed": difference <= case.tolerance,  # a NaN fails
         "kernel": choice.name.value,
         "largest difference": f"{difference:.2e}",

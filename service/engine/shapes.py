@@ -57,6 +57,7 @@ class RowShapes:
     features: tuple[int, ...]  # of a medium; of one that has any shape, patches of a row and values of a patch
     num_added: int = 0  # of the decoder's first layers, after each of which media add to the hidden states
     has_grid: bool = False  # whether positions are those of time, row and column
+    is_whole: bool = False  # whether the rows of a medium, which fill one place, see each other: a step computes all
 
     def places_for(self, num_rows: int) -> int:
         """Return how many places so many rows take."""
@@ -130,6 +131,14 @@ class EngineShapes:
         # Halving at the top, where padding costs most, and quartering below.
         return (*geometric_sizes(1, max(most // 2, 1), factor=4), most)
 
+    @property
+    def fewest_rows(self) -> int:
+        """How many rows of prompts a step must have room for, so that it can go on with any prompt."""
+        if self.media is None or not self.media.is_whole:
+            return 1
+        of_medium = (self.media.place_rows + self.row_tokens - 2) // self.row_tokens + 1  # that it can touch
+        return min(of_medium, -(-self.max_model_len // self.row_tokens))
+
     @cached_property
     def slot_counts(self) -> tuple[int, ...]:
         """How many slots a decode step may serve."""
@@ -148,6 +157,11 @@ class EngineShapes:
     def prompt_buckets(self) -> tuple[Bucket, ...]:
         """Steps with rows of prompts, beside which any slot may decode."""
         return tuple(Bucket(self.num_slots, count) for count in self.row_counts)
+
+    @property
+    def smallest_prompt_bucket(self) -> Bucket:
+        """The smallest step that can go on with any prompt."""
+        return min(bucket for bucket in self.prompt_buckets if bucket.num_rows >= self.fewest_rows)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -194,11 +208,11 @@ def available_steps(shapes: EngineShapes, compiled: Set[Bucket]) -> AvailableSte
 
 
 def sufficient_buckets(shapes: EngineShapes) -> list[Bucket]:
-    """Return steps that serve all slots and sample with one program: one computes prompts row by row.
+    """Return steps that serve all slots and sample with one program: one computes prompts by as few rows as can be.
 
     It also decodes, with an empty row. Where whole decode steps take long to compile, it is the only one.
     """
-    prompts = min(shapes.prompt_buckets)
+    prompts = shapes.smallest_prompt_bucket
     return [prompts] if shapes.has_whole_steps else [prompts, max(shapes.decode_buckets)]
 
 

@@ -61,8 +61,8 @@ def fit_engine(
         max_model_len: the context that the operator requests; None for the model's own, or as much as fits.
 
     Raises:
-        SettingsError: the operator requests more context than the model has, or more page tables or another size of
-            pages than the kernel takes.
+        SettingsError: the operator requests more context than the model has, more page tables or another size of
+            pages than the kernel takes, or steps that hold no image of a model whose images are computed whole.
         DoesNotFit: the weights and one sequence's pages exceed the memory.
     """
     if max_model_len is not None and max_model_len > model.context_len:
@@ -84,6 +84,12 @@ def fit_engine(
             max_prefill_tokens=max_prefill_tokens,
             max_model_len=max_model_len,
         )
+        if shapes.row_counts[-1] < shapes.fewest_rows:
+            raise SettingsError(
+                "MAX_PREFILL_TOKENS",
+                f"is {max_prefill_tokens}, and this model computes all tokens of an image in one step: set it to "
+                f"{shapes.fewest_rows * shapes.row_tokens} or more.",
+            )
         table_bytes = TABLE_ENTRY_BYTES * max_num_seqs * shapes.pages_for(shapes.max_model_len)
         if model.max_table_bytes is None or table_bytes <= model.max_table_bytes:
             return shapes

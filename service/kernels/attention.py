@@ -28,7 +28,10 @@ class Scoring:
 
 @runtime_checkable
 class AttentionKernel(Protocol):
-    """Causal grouped-query attention over cached keys and values."""
+    """Causal grouped-query attention over cached keys and values.
+
+    A kernel that takes no paging with `ahead` is not given one; see `service.kernels.choice`.
+    """
 
     kv_head_axis: ClassVar[int]  # of every array in a cache; the axis that is sharded over devices
 
@@ -47,7 +50,7 @@ class AttentionKernel(Protocol):
         scoring: Scoring,
         sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, LayerCache]:
-        """Cache the new tokens' keys and values, and attend from each token to positions up to its own.
+        """Cache the new tokens' keys and values, and attend from each token up to the last position that it sees.
 
         Source: sinks: OpenAI 2025, arXiv:2508.10925, section 2.2; transformers `models/gpt_oss/modeling_gpt_oss.py`.
         """

@@ -58,11 +58,11 @@ class BlockAttention(PagedReference):
         """Write the new tokens to their pages and attend."""
         with jax.named_scope("cache_update"):
             pages = write_tokens(cache, new_keys, new_values, paging)
-        page_size = pages.keys.shape[2]
+        page_size, width = pages.keys.shape[2], query.shape[1]
         block_pages = max(BLOCK_POSITIONS // page_size, 1)
         missing = -paging.page_table.shape[1] % block_pages
         table = jnp.pad(paging.page_table, ((0, 0), (0, missing)))
-        positions = paging.positions(query.shape[1])
+        own, last = (places[:, :, None] for places in (paging.positions(width), paging.last_visible(width)))
 
         def add_block(index: Int[Array, ""], state: _Softmax) -> _Softmax:
             ids = jax.lax.dynamic_slice_in_dim(table, index * block_pages, block_pages, axis=1)
@@ -71,12 +71,12 @@ class BlockAttention(PagedReference):
             if scoring.soft_cap is not None:
                 scores = scoring.soft_cap * jnp.tanh(scores / scoring.soft_cap)
             key_positions = jnp.arange(keys.shape[2], dtype=jnp.int32) + index * keys.shape[2]
-            visible = is_visible(positions[:, :, None], key_positions, scoring.sliding_window)[:, None, None]
+            visible = is_visible(own, key_positions, scoring.sliding_window, last)[:, None, None]
             return _add_scores(jnp.where(visible, scores, MASKED_SCORE), visible, values, state)
 
         with jax.named_scope("attention"):
-            last = jnp.max(paging.start + paging.num_tokens)
-            num_blocks = -(-last // (block_pages * page_size))
+            end = jnp.max(paging.start + paging.num_tokens)
+            num_blocks = -(-end // (block_pages * page_size))
             _, total_weight, total = jax.lax.fori_loop(0, num_blocks, add_block, _initial(query, sinks))
             attended = total / jnp.where(total_weight > 0, total_weight, 1)[..., None]
             return jnp.moveaxis(attended, 3, 1).astype(query.dtype), pages

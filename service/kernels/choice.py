@@ -48,6 +48,7 @@ class HeadShape:
     kv_dtype: np.dtype | None = None  # of cached keys and values; None for `dtype`
     has_sinks: bool = False
     has_memory: bool = False  # of an encoder's output, in pages of the cache
+    looks_ahead: bool = False  # whether tokens see positions after their own
 
     @property
     def cached_dtype(self) -> np.dtype:
@@ -159,6 +160,8 @@ def _tpu_obstacle(heads: HeadShape) -> str | None:
         return "it does not take sinks"
     if heads.has_memory:
         return "it does not attend to an encoder's output"
+    if heads.looks_ahead:
+        return "no token sees positions after its own, and those of an image see each other"
     return _size_obstacle(heads, TPU_LANES if heads.cached_dtype.name == "float32" else TPU_LARGEST_HEAD_DIM)
 
 

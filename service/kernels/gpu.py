@@ -89,6 +89,7 @@ class TritonAttention(PagedReference):
             scoring=scoring,
             stored=np.dtype(cache.keys.dtype),
             is_unfinished=sinks is not None,
+            looks_ahead=paging.ahead is not None,
         )
         if not tile.writes:
             with jax.named_scope("cache_update"):
@@ -120,6 +121,8 @@ class TritonAttention(PagedReference):
         operands = [(query, heads), (paging.page_table, table), (paging.start, number), (paging.num_tokens, number)]
         first_page = len(operands)
         operands += of_pages
+        if paging.ahead is not None:
+            operands.append((paging.ahead, pl.BlockSpec((None, width), lambda i, head, seq: (seq, 0))))
         if tile.is_finished:
             outputs = [(jax.ShapeDtypeStruct(query.shape, query.dtype), heads)]
         else:

@@ -41,6 +41,7 @@ class Tile:
     scoring: Scoring
     stored: np.dtype  # of cached keys and values; FP8 is passed as uint8
     is_unfinished: bool  # whether something is left to be added to the softmax even with one split
+    looks_ahead: bool = False  # whether tokens see positions after their own, [token]
 
     @property
     def is_finished(self) -> bool:
@@ -67,6 +68,7 @@ class _Refs(NamedTuple):
     """What a kernel call reads and writes beyond what every call does."""
 
     scales: Sequence[Ref]  # [page, position, 1], of keys and values, `Tile.has_scales`
+    ahead: Sequence[Ref]  # [token], positions after its own that a token sees, `Tile.looks_ahead`
     new: Sequence[Ref]  # [token, dim], key and value, `Tile.writes`
     outputs: Sequence[Ref]  # one if `Tile.is_finished`, else three
     pages: Sequence[Ref]  # the keys, the values and their scales to be written, `Tile.writes`
@@ -75,8 +77,15 @@ class _Refs(NamedTuple):
     def of(cls, refs: Sequence[Ref], tile: Tile) -> "_Refs":
         num_scales = 2 if tile.has_scales else 0
         num_new, num_pages = (2, 2 + num_scales) if tile.writes else (0, 0)
-        first_output, first_page = num_scales + num_new, len(refs) - num_pages
-        return cls(refs[:num_scales], refs[num_scales:first_output], refs[first_output:first_page], refs[first_page:])
+        first_new = num_scales + tile.looks_ahead
+        first_output, first_page = first_new + num_new, len(refs) - num_pages
+        return cls(
+            refs[:num_scales],
+            refs[num_scales:first_new],
+            refs[first_new:first_output],
+            refs[first_output:first_page],
+            refs[first_page:],
+        )
 
 
 def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
@@ -92,7 +101,7 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
     """Attend from each query row to the visible positions in this program's range."""
     block, split = pl.program_id(0) // tile.num_splits, pl.program_id(0) % tile.num_splits
     start, num_tokens = start_ref[()], num_tokens_ref[()]
-    scale_refs, new_refs, (out_ref, *unfinished_refs), page_refs = _Refs.of(refs, tile)
+    scale_refs, ahead_refs, new_refs, (out_ref, *unfinished_refs), page_refs = _Refs.of(refs, tile)
     head_dim = keys_ref.shape[-1]
     columns = jnp.arange(pl.next_power_of_2(head_dim), dtype=jnp.int32)
     rows = block * tile.num_rows + jnp.arange(tile.num_rows, dtype=jnp.int32)
@@ -102,7 +111,12 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
     place = (tokens[:, None], heads[:, None], columns[None, :])
     mask = is_row[:, None] & (columns < head_dim)[None, :]
     query = plgpu.load(query_ref.at[place], mask=mask, other=0)
-    first, last, end = _span(block, split, start, num_tokens, tile)
+    last_visible, last_of_all = positions, None
+    for ahead_ref in ahead_refs:
+        is_token = tokens < num_tokens
+        last_visible = positions + plgpu.load(ahead_ref.at[tokens], mask=is_token, other=0)
+        last_of_all = jnp.max(jnp.where(is_token, last_visible, -1))
+    first, last, end = _span(block, split, start, num_tokens, last_visible=last_of_all, tile=tile)
     load = functools.partial(_load, like=query, head_dim=head_dim, end=end, tile=tile)
     load_scales = functools.partial(_load_scales, end=end, tile=tile)
 
@@ -115,7 +129,8 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
         if scale_refs:
             products = products * load_scales(scale_refs[0], pages, key_positions)
         scores = _scores(products, tile)
-        visible = is_visible(positions[:, None], key_positions, tile.scoring.sliding_window)
+        window = tile.scoring.sliding_window
+        visible = is_visible(positions[:, None], key_positions, window, last_visible[:, None])
         visible &= (key_positions < end)[None, :]
         new_highest = jnp.maximum(highest, jnp.max(jnp.where(visible, scores, MASKED_SCORE), axis=1))
         weights = jnp.where(visible, jnp.exp2(scores - new_highest[:, None]), 0)
@@ -235,15 +250,19 @@ def _load_scales(
     return plgpu.load(scales, mask=key_positions < end, other=0)[None, :]
 
 
-def _span(block: Scalar, split: Scalar, start: Scalar, num_tokens: Scalar, tile: Tile) -> tuple[Scalar, Scalar, Scalar]:
+def _span(
+    block: Scalar, split: Scalar, start: Scalar, num_tokens: Scalar, *, last_visible: Scalar | None, tile: Tile
+) -> tuple[Scalar, Scalar, Scalar]:
     """Return this program's half-open range of tile steps, and the end of the positions that its query rows read.
 
-    Steps count from position 0 of the sequence; the end is a position.
+    The last visible position of all rows is that of the last token, unless it is given. Steps count from position 0 of
+    the sequence; the end is a position.
     """
     first_token = block * tile.num_rows // tile.group
     last_token = jnp.minimum((block * tile.num_rows + tile.num_rows - 1) // tile.group, num_tokens - 1)
     num_read = last_token if tile.writes else last_token + 1
-    end = jnp.where(first_token < num_tokens, start + num_read, 0)
+    after = start + num_read if last_visible is None else last_visible + 1
+    end = jnp.where(first_token < num_tokens, after, 0)
     begin = 0
     window = tile.scoring.sliding_window
     if window is not None:

@@ -50,7 +50,8 @@ class NativePagedAttention(BlockAttention):
         limits = (jnp.int32(scoring.sliding_window or WHOLE_CONTEXT), jnp.float32(scoring.soft_cap or 0))
         if sinks is None:
             sinks = jnp.full(query.shape[2:4], NO_SINK)
-        limits = (*limits, sinks.astype(jnp.float32))
+        ahead = jnp.zeros((0, 0), jnp.int32) if paging.ahead is None else paging.ahead
+        limits = (*limits, sinks.astype(jnp.float32), ahead)
         operands = (scaled, *indices, *limits, *(new.astype(old.dtype) for new, old in zip(stored, pages, strict=True)))
         results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (scaled, *pages)]
         aliases = {len(operands) + index: 1 + index for index in range(len(pages))}
@@ -66,5 +67,6 @@ class NativePagedAttention(BlockAttention):
         scaled = query.astype(jnp.float32) * scale
         call = jax.ffi.ffi_call(MEMORY_ATTENTION_TARGET, jax.ShapeDtypeStruct(scaled.shape, scaled.dtype))
         with jax.named_scope("memory_attention"):
-            attended = call(scaled, *memory, *(array for array in cache if array is not None))
+            indices = (memory.start, memory.num_tokens, memory.page_table)
+            attended = call(scaled, *indices, *(array for array in cache if array is not None))
         return attended.astype(query.dtype)

@@ -23,15 +23,24 @@ class Runs(NamedTuple):
 
 
 class Paging(NamedTuple):
-    """The sequences of a step and the locations of their tokens. A padded sequence has 0 tokens."""
+    """The sequences of a step and the locations of their tokens. A padded sequence has 0 tokens.
+
+    A token that looks ahead sees positions after its own, which are in the cache or belong to tokens of the step. The
+    last one that it sees is no earlier than that of the token before it, and its window ends at its own position.
+    """
 
     start: Int[Array, " seq"]  # number of tokens cached by earlier steps
     num_tokens: Int[Array, " seq"]  # tokens in this step; the rest of the width is padding
     page_table: Int[Array, "seq page"]  # page ids in the order of positions; entries past the end are never read
+    ahead: Int[Array, "seq token"] | None = None  # positions after its own that each token sees; None for none
 
     def positions(self, width: int) -> Int[Array, "seq token"]:
         """Return the position of each of `width` tokens of each sequence."""
         return self.start[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
+
+    def last_visible(self, width: int) -> Int[Array, "seq token"]:
+        """Return the last position that each of `width` tokens of each sequence sees."""
+        return self.positions(width) if self.ahead is None else self.positions(width) + self.ahead
 
     def is_token(self, width: int) -> Bool[Array, "seq token"]:
         """Return True for tokens and False for padding."""

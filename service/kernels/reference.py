@@ -59,11 +59,10 @@ class PagedReference:
             scores = jnp.einsum("stkgd,skcd->skgtc", query, keys, preferred_element_type=jnp.float32) * scoring.scale
             if scoring.soft_cap is not None:
                 scores = scoring.soft_cap * jnp.tanh(scores / scoring.soft_cap)
-            query_positions = paging.positions(query.shape[1])[:, :, None]
-            key_positions = jnp.arange(keys.shape[2], dtype=jnp.int32)
-            scores = jnp.where(
-                is_visible(query_positions, key_positions, scoring.sliding_window)[:, None, None], scores, MASKED_SCORE
-            )
+            width, key_positions = query.shape[1], jnp.arange(keys.shape[2], dtype=jnp.int32)
+            own, last = paging.positions(width)[:, :, None], paging.last_visible(width)[:, :, None]
+            visible = is_visible(own, key_positions, scoring.sliding_window, last)
+            scores = jnp.where(visible[:, None, None], scores, MASKED_SCORE)
             weights = _softmax(scores, sinks)
             return jnp.einsum("skgtc,skcd->stkgd", weights.astype(values.dtype), values), pages
 
@@ -87,14 +86,17 @@ def _softmax(
 
 
 def is_visible(
-    query_positions: Int[Array, "*batch 1"], key_positions: Int[Array, " context"], sliding_window: int | None
+    query_positions: Int[Array, "*batch 1"],
+    key_positions: Int[Array, " context"],
+    sliding_window: int | None,
+    last: Int[Array, "*batch 1"] | None = None,
 ) -> Bool[Array, "*batch context"]:
-    """Return which positions a token sees: its own and earlier ones within its window.
+    """Return which positions a token sees: those within its window, up to `last`, or to its own.
 
     Source: sliding window: Jiang et al. 2023, arXiv:2310.06825.
     """
     key_positions = key_positions.reshape((1,) * (query_positions.ndim - 1) + key_positions.shape)
-    visible = key_positions <= query_positions
+    visible = key_positions <= (query_positions if last is None else last)
     if sliding_window is not None:
         visible &= key_positions > query_positions - sliding_window
     return visible

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
 from service.kernels.attention import AttentionKernel, Scoring
 from service.kernels.cache_layout import CacheLayout
@@ -32,6 +33,7 @@ class Case:
     page_size: int = 16
     scoring: Scoring | None = None  # None for the usual scale alone
     has_sinks: bool = False
+    looks_ahead: bool = False  # whether tokens of a chunk see each other, but for its first and its last
     chunk: int = 32  # tokens of each sequence in one step
     num_chunks: int = 2
 
@@ -96,7 +98,15 @@ def _attend(kernel: AttentionKernel, case: Case, dtype: np.dtype, cached_dtype: 
         sizes = ((*heads, case.group, case.head_dim), (*heads, case.head_dim), (*heads, case.head_dim))
         arrays = [jnp.asarray(random.randn(*size).astype(case.dtype).astype(dtype)) for size in sizes]
         paging = Paging(jnp.array(starts, jnp.int32), jnp.array(counts, jnp.int32), jnp.asarray(table))
+        if case.looks_ahead and width > 1:
+            paging = paging._replace(ahead=jnp.asarray(_ahead(width, counts)))
         attended, cache = attend(*arrays, cache, paging, **sinks)
         on_host = np.asarray(attended, np.float32)
         outputs += [on_host[seq, :count].reshape(-1) for seq, count in enumerate(counts)]
     return np.concatenate(outputs)
+
+
+def _ahead(width: int, counts: list[int]) -> Int[np.ndarray, "seq token"]:
+    """Return how many positions after its own each token of a chunk sees."""
+    token, last = np.arange(width)[None], np.array(counts)[:, None] - 2
+    return np.where((token > 0) & (token < last), last - token, 0).astype(np.int32)

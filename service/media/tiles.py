@@ -1,6 +1,8 @@
 """Image preprocessing of Idefics3 and SmolVLM: square tiles, and the whole image scaled down as one more.
 
-Source: transformers `models/idefics3/image_processing_pil_idefics3.py`
+That of Gemma 3 has the whole image alone.
+
+Source: transformers `models/idefics3/image_processing_pil_idefics3.py`, `models/gemma3/image_processing_pil_gemma3.py`
 """
 
 import math
@@ -36,7 +38,7 @@ class Tiler:
 
     tile_size: int  # pixels of an edge
     tile_rows: int  # tokens of a tile
-    longest_edge: int  # to which an image is brought before it is cut
+    longest_edge: int | None  # to which an image is brought before it is cut; None: it becomes a tile at once
     is_splitting: bool = True  # whether there are tiles, and not the whole image alone
     resampling: Filter = Filter.LANCZOS
     max_rows: int | None = None  # tokens of an image, unless a tile alone has more; None for any
@@ -46,6 +48,8 @@ class Tiler:
 
         An image of too many tokens is brought to an edge that is smaller by whole tiles.
         """
+        if self.longest_edge is None:
+            return Tiling((Resize(Size(self.tile_size, self.tile_size)),), 0, 0)
         if self.max_rows is None:
             return self._cut(size, self.longest_edge, is_coarse=is_coarse)
         edges = range(self.longest_edge, 0, -self.tile_size)
@@ -115,6 +119,29 @@ def read_tiler(
         resampling,
         max_rows,
     )
+
+
+def read_square(uri: str, values: Mapping[str, Any], *, tile_size: int, tile_rows: int) -> Tiler:
+    """Read a `preprocessor_config.json` that makes a square of every image, and nothing more.
+
+    Args:
+        uri: the checkpoint, for errors.
+        values: the file's.
+        tile_size: what the model's encoder takes, in pixels of an edge.
+        tile_rows: tokens of an image.
+
+    Raises:
+        MalformedCheckpoint: the file is missing, or asks for what is not done here.
+    """
+    resampling = read_resampling(uri, values, Filter.BILINEAR)
+    if values.get("do_pan_and_scan"):
+        raise MalformedCheckpoint(uri, FILE, "do_pan_and_scan = True is not served; only False, as by default")
+    expected = {"height": tile_size, "width": tile_size}
+    if values.get("size") != expected:
+        raise MalformedCheckpoint(
+            uri, FILE, f"size = {values.get('size')!r} is not what the encoder of config.json takes, {expected}"
+        )
+    return Tiler(tile_size, tile_rows, None, resampling=resampling)
 
 
 def _longest_edge(uri: str, values: Mapping[str, Any], name: str, default: int) -> int:

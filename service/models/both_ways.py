@@ -70,13 +70,13 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
             x = x + feed_forward(inside, layer.feed_forward, own, multiply)
         return x.rearrange(("token", "embed")).array
 
-    def _final_norm(
-        self, norm: Norm, weights: Weights, hidden: Float[Array, "position hidden"]
+    def _normalized(
+        self, norm: Norm, name: str, weights: Weights, hidden: Float[Array, "position hidden"]
     ) -> Float[Array, "position hidden"]:
-        names = [spec.name for spec in self.specs if spec.name.startswith(f"{ENCODER_PREFIX}final_norm")]
+        names = [spec.name for spec in self.specs if spec.name.startswith(f"{ENCODER_PREFIX}{name}")]
         named = self._named({name: weights[name] for name in names})
         own = {name.removeprefix(ENCODER_PREFIX): array for name, array in named.items()}
-        return normalized(hax.named(hidden, ("token", "embed")), norm, own, "final_norm").array
+        return normalized(hax.named(hidden, ("token", "embed")), norm, own, name).array
 
     @cached_property
     def _multiply(self) -> Multiply:

@@ -90,8 +90,10 @@ def _image_encoder(encoder: ImageEncoder, output_size: int) -> Iterator[WeightSp
     positions = (encoder.num_patches**2, embed)
     yield _plain("encoder.positions", ("position", "embed"), positions, f"{names.prefix}{names.positions}.weight")
     yield from _encoder_layers(encoder)
-    merged = encoder.merge_size**2 * embed
-    yield _product("encoder.projection", ("row", "merged"), (output_size, merged), f"{encoder.projection}.weight")
+    yield from _norm(encoder.mean_norm, "encoder.mean_norm", embed, "", names, tensor=encoder.mean_norm_tensor)
+    # That of means is no layer, but a parameter [in, out].
+    shape, is_transposed = (output_size, encoder.merged_size), encoder.mean_norm is not None
+    yield _product("encoder.projection", ("row", "merged"), shape, encoder.projection, is_transposed)
 
 
 def _patch_encoder(encoder: PatchEncoder, output_size: int) -> Iterator[WeightSpec]:

@@ -224,7 +224,8 @@ class SpeechEncoder:
 class ImageEncoder:
     """The encoder of a square picture: patches with learned positions, layers that look both ways, and a projection.
 
-    A square of neighbouring patches is projected to one row, which takes the place of a token's embedding.
+    A square of neighbouring patches is projected to one row, which takes the place of a token's embedding: the patches
+    side by side, or their mean.
     """
 
     image_size: int  # pixels of an edge
@@ -236,6 +237,16 @@ class ImageEncoder:
     names: TensorNames
     projection: str  # its tensor
     token_id: int  # that stands for a row in a prompt
+    mean_norm: Norm | None = None  # of the mean of a square's patches, which is projected; None: they are side by side
+    mean_norm_tensor: str | None = None
+    has_rounded_positions: bool = False  # whether positions are found as fractions of an edge, some of which round down
+    sees_itself: bool = False  # whether the rows of a picture see each other in the decoder, those behind them too
+    around: tuple[int, int] | None = None  # tokens before and after a picture's rows; a template writes the first alone
+
+    @property
+    def merged_size(self) -> int:
+        """The values that a row is projected from."""
+        return self.hidden_size * (self.merge_size**2 if self.mean_norm is None else 1)
 
     @property
     def num_patches(self) -> int:
@@ -299,6 +310,11 @@ class DecoderConfig:
     def media_encoder(self) -> SpeechEncoder | ImageEncoder | PatchEncoder | None:
         """The encoder of what is heard or seen."""
         return self.speech_encoder or self.image_encoder
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether some tokens, which are those of a picture, see others after them."""
+        return isinstance(self.image_encoder, ImageEncoder) and self.image_encoder.sees_itself
 
     @property
     def num_layers(self) -> int:

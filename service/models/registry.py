@@ -13,6 +13,7 @@ FAMILIES = {
     "apertus": "apertus",
     "gemma": "gemma",
     "gemma2": "gemma2",
+    "gemma3": "gemma3",
     "gemma3_text": "gemma3_text",
     "gpt2": "gpt2",
     "gpt_oss": "gpt_oss",
@@ -44,7 +45,6 @@ REFUSED = {
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _RECURRENT),
     **dict.fromkeys(("bamba", "falcon_h1", "falcon_mamba", "jamba", "lfm2", "mamba", "mamba2"), _RECURRENT),
     **dict.fromkeys(("nemotron_h", "recurrent_gemma", "rwkv", "zamba", "zamba2"), _RECURRENT),
-    "gemma3": "it is a model of images and text, of which the text model alone (gemma3_text) is served",
     "gpt2_hyena": "its convolutions see the whole text, and no cache exists for them",
 }
 

@@ -53,7 +53,7 @@ class SpeechEncoding(BothWays[SpeechEncoder]):
 
     def end(self, weights: Weights, hidden: Float[Array, "position hidden"]) -> Float[Array, "position hidden"]:
         """Normalize the output."""
-        return self._final_norm(self.config.final_norm, weights, hidden)
+        return self._normalized(self.config.final_norm, "final_norm", weights, hidden)
 
     def _convolved(
         self, x: Float[Array, "frame channel"], weight: Float[Array, "embed channel tap"], stride: int

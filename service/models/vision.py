@@ -2,7 +2,8 @@
 
 It is traced in parts, as a decoder is: `begin`, some layers at a time, `end`.
 
-Source: Zhai et al. 2023, arXiv:2303.15343; transformers `models/idefics3/modeling_idefics3.py`.
+Source: Zhai et al. 2023, arXiv:2303.15343; transformers `models/idefics3/modeling_idefics3.py`,
+`models/gemma3/modeling_gemma3.py` (Gemma3MultiModalProjector).
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,9 @@ class ImageEncoding(BothWays[ImageEncoder]):
         pixels = scaled_pixels(features[: size * count, : size * count])
         by_patch = pixels.reshape(count, size, count, size, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, size, size)
         patches = linear(by_patch.astype(self.dtype), weights[f"{ENCODER_PREFIX}patches"], self.products, num_in_axes=3)
-        positions = weights[f"{ENCODER_PREFIX}positions"][patch_positions(count)]
+        positions = weights[f"{ENCODER_PREFIX}positions"]
+        if self.config.has_rounded_positions:
+            positions = positions[rounded_positions(count)]
         return patches + weights[f"{ENCODER_PREFIX}patches_bias"][None] + positions
 
     def run_layer_group(
@@ -48,11 +51,16 @@ class ImageEncoding(BothWays[ImageEncoder]):
         return self._run_layers(group, weights, hidden)
 
     def end(self, weights: Weights, hidden: Float[Array, "patch hidden"]) -> Float[Array, "row embed"]:
-        """Normalize the output, and project each square of patches to a row."""
+        """Normalize the output, and project each square of patches, or its mean, to a row."""
         count, merge = self.config.num_patches // self.config.merge_size, self.config.merge_size
-        normalized = self._final_norm(self.config.final_norm, weights, hidden)
+        normalized = self._normalized(self.config.final_norm, "final_norm", weights, hidden)
         squares = normalized.reshape(count, merge, count, merge, -1).transpose(0, 2, 1, 3, 4)
-        merged = hax.named(squares.reshape(count * count, -1), ("token", "merged"))
+        if self.config.mean_norm is None:
+            of_rows = squares.reshape(count * count, -1)
+        else:
+            means = jnp.mean(squares, axis=(2, 3)).reshape(count * count, -1)
+            of_rows = self._normalized(self.config.mean_norm, "mean_norm", weights, means)
+        merged = hax.named(of_rows, ("token", "merged"))
         name = f"{ENCODER_PREFIX}projection"
         named = self._named({own: array for own, array in weights.items() if own.startswith(name)})
         return self._multiply(merged, named, name, ("merged",)).rearrange(("token", "row")).array
@@ -63,7 +71,7 @@ def scaled_pixels(values: UInt8[Array, "*place"]) -> Float[Array, "*place"]:
     return (values.astype(jnp.float32) * np.float32(1 / 255) - MEAN) / DEVIATION
 
 
-def patch_positions(count: int) -> Int32[np.ndarray, " patch"]:
+def rounded_positions(count: int) -> Int32[np.ndarray, " patch"]:
     """Return the learned position of each of `count` x `count` patches, as the reference rounds it.
 
     Source: transformers `modeling_idefics3.py` (Idefics3VisionEmbeddings.forward)

@@ -13,12 +13,21 @@ FLOAT32 = np.dtype(np.float32)
 INT4 = np.dtype(ml_dtypes.int4)  # of which a device has two in a byte, and the host one
 MODEL_PREFIX = "model."
 BASE_PREFIXES = (MODEL_PREFIX, "transformer.")  # of the bare model's tensors in a model with a head
+# How files of some ages begin the names of a part of a model with images, and how others do.
+# Source: transformers `conversion_mapping.py` (llava, CLIPVisionModel)
+PARTS = (
+    ("language_model.model.", "language_model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("vision_tower.vision_model.", "vision_tower."),
+)
 
 
 def bare_name(name: str) -> str:
     """Return a tensor's name in the bare model."""
     prefix = next((prefix for prefix in BASE_PREFIXES if name.startswith(prefix)), "")
-    return name.removeprefix(prefix)
+    bare = name.removeprefix(prefix)
+    part, renamed = next((pair for pair in PARTS if bare.startswith(pair[0])), ("", ""))
+    return renamed + bare.removeprefix(part)
 
 
 @dataclass(frozen=True)

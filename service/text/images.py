@@ -1,7 +1,7 @@
 """Images in a prompt: what a template writes for one, and the tokens that take its place; no jax.
 
 Source: transformers `models/idefics3/processing_idefics3.py` (replace_image_token),
-`models/qwen3_vl/processing_qwen3_vl.py`
+`models/qwen3_vl/processing_qwen3_vl.py`, `models/gemma3/processing_gemma3.py`
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,12 @@ from service.errors import InvalidParameter, RequestError
 class ImageText(ABC):
     """What stands for an image in the prompts of a model; may be sent to another process."""
 
-    placeholder: str  # what a template writes for an image; a token that stands for one row
+    placeholder: str  # what a template writes for an image: a token that stands for one row, or that begins an image
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens that a client's text must not have."""
+        return (self.placeholder,)
 
     @abstractmethod
     def shown(self, rows: int, columns: int) -> str:
@@ -26,11 +31,12 @@ class ImageText(ABC):
         """Check that a client's text does not stand for an image.
 
         Raises:
-            InvalidParameter: it has the placeholder.
+            InvalidParameter: it has one of `tokens`.
         """
-        if self.placeholder in text:
-            message = f"Invalid '{param}': '{self.placeholder}' stands for an image, and no text may have it."
-            raise InvalidParameter(message, param=param)
+        for token in self.tokens:
+            if token in text:
+                message = f"Invalid '{param}': '{token}' stands for an image, and no text may have it."
+                raise InvalidParameter(message, param=param)
 
     def expanded(self, text: str, images: Sequence[str]) -> str:
         """Return a rendered prompt with what `shown` has returned for each of its images.
@@ -72,3 +78,21 @@ class RowText(ImageText):
     @override
     def shown(self, rows: int, columns: int) -> str:
         return self.placeholder * (rows * columns)
+
+
+@dataclass(frozen=True)
+class BlockText(ImageText):
+    """The text of Gemma 3, whose images are blocks of tokens, between one that begins an image and one that ends it."""
+
+    row: str  # a token that stands for one row
+    num_rows: int  # of an image
+    end: str  # the token that ends an image
+
+    @property
+    @override
+    def tokens(self) -> tuple[str, ...]:
+        return self.placeholder, self.row
+
+    @override
+    def shown(self, rows: int, columns: int) -> str:
+        return f"\n\n{self.placeholder}{self.row * self.num_rows}{self.end}\n\n"

@@ -14,12 +14,19 @@ from service.weights.stacked_experts import SINGLE, with_single_experts
 from service.weights.strided import transposed_entry
 
 SAFETENSORS_SUFFIX = ".safetensors"
-# Tables, masks and xIELU's constants, which the model computes itself, and BERT's pretraining head, which embeddings do
-# not use.
+# Tables, masks and xIELU's constants, which the model computes itself; BERT's pretraining head, which embeddings do not
+# use; SigLIP's, which makes one vector of a picture.
 UNUSED_SUFFIXES = (
     "encoder.embed_positions.weight",  # Whisper's: sines and cosines, which are computed
     *(".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"),
     *(".attn.bias", ".attn.masked_bias", ".act_fn.beta", ".act_fn.eps"),
+    "vision_tower.head.probe",
+    *(f"vision_tower.head.attention.in_proj_{part}" for part in ("weight", "bias")),
+    *(
+        f"vision_tower.head.{layer}.{part}"
+        for layer in ("attention.out_proj", "layernorm", "mlp.fc1", "mlp.fc2")
+        for part in ("weight", "bias")
+    ),
 )
 
 

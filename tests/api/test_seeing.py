@@ -10,16 +10,27 @@ import pytest
 from service.api.served import Vision
 from service.engine.request import FinishReason
 from service.engine.shapes import RowShapes
-from service.media.tiles import read_tiler
+from service.media.tiles import read_square, read_tiler
 from service.text.chat_template import ChatTemplate
-from service.text.images import TileText
+from service.text.images import BlockText, TileText
 from service.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import MODEL, Service
 from tests.api.work.test_media import worker_ids
 from tests.media.image_files import drawing, image_file, png
-from tests.parity.vision_cases import IMAGE_SIZE, NUM_ROWS
+from tests.parity.vision_cases import GEMMA_IMAGE_SIZE, GEMMA_ROWS, IMAGE_SIZE, NUM_ROWS
 from tests.processes import is_running
-from tests.sighted import PLACEHOLDER, PREPROCESSOR, TEMPLATE, data_url, shown, sighted_tokenizer
+from tests.sighted import (
+    GEMMA_PREPROCESSOR,
+    GEMMA_SPECIAL,
+    GEMMA_TEMPLATE,
+    PLACEHOLDER,
+    PREPROCESSOR,
+    TEMPLATE,
+    data_url,
+    gemma_tokenizer,
+    shown,
+    sighted_tokenizer,
+)
 
 TOKENIZER = Tokenizer(sighted_tokenizer())
 IMAGE_ID = TOKENIZER.backend.token_to_id(PLACEHOLDER)
@@ -90,6 +101,35 @@ def test_an_image_takes_the_places_that_the_prompt_has_for_its_tiles(service):
     series = service.metrics.of_model(MODEL)
     assert series.value("levserve_images_total") == 1
     assert series.value("levserve_image_tokens_total") == 5 * NUM_ROWS
+
+
+def gemma_service():
+    tokenizer = Tokenizer(gemma_tokenizer())
+    begin, end, row = GEMMA_SPECIAL
+    square = read_square("test", GEMMA_PREPROCESSOR, tile_size=GEMMA_IMAGE_SIZE, tile_rows=GEMMA_ROWS)
+    shapes = RowShapes(9, GEMMA_ROWS, (GEMMA_ROWS,), 1, (GEMMA_IMAGE_SIZE, GEMMA_IMAGE_SIZE, 3), is_whole=True)
+    sees = Vision(square, BlockText(begin, row, GEMMA_ROWS, end), tokenizer.backend.token_to_id(row), shapes)
+    return service_of(GEMMA_TEMPLATE, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size, vision=sees), tokenizer
+
+
+def test_gemmas_images_are_blocks_between_their_first_and_their_last_token():
+    service, tokenizer = gemma_service()
+    answer = ask(service, shown(data_url(), data_url(image_file("JPEG"), "image/jpeg"), text="What?"))
+    assert answer.status_code == 200, answer.text
+    block = f"\n\n<start_of_image>{'<image_soft_token>' * GEMMA_ROWS}<end_of_image>\n\n"
+    text = f"<start_of_turn>user\n{block}{block}What?<end_of_utterance>\n<start_of_turn>model\n"
+    sent = service.engine.last.request
+    assert sent.prompt_ids == tuple(tokenizer.backend.encode(text, add_special_tokens=False).ids)
+    assert [placed.num_rows for placed in sent.media] == [GEMMA_ROWS] * 2
+    assert all(sent.prompt_ids[placed.start - 1] + 1 == sent.prompt_ids[placed.end] for placed in sent.media)
+    assert answer.json()["usage"]["prompt_tokens_details"]["image_tokens"] == 2 * GEMMA_ROWS
+    service.fastapi.state.context.media.end()
+
+
+@pytest.mark.parametrize("token", ["<start_of_image>", "<image_soft_token>"])
+def test_no_text_has_a_token_of_gemmas_images(token):
+    message = refusal(gemma_service()[0], [{"role": "user", "content": f"a {token} b"}])[1]
+    assert f"'{token}' stands for an image" in message
 
 
 def test_several_images_and_turns_and_coarse_ones_come_in_their_order(service):

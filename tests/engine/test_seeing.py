@@ -44,23 +44,16 @@ from tests.parity.vision_cases import (
 from tests.tolerances import SAME_MODEL_ATOL
 
 MAX_TOKENS = 8
+REFERENCE = PagedReference()
 
 
-def runner_of(config, tensors, folder, shapes_of):
+def runner_of(config, tensors, folder, shapes_of, *, kernel=REFERENCE, **sizes):
     save_file(tensors, folder / "model.safetensors")
-    model, mesh = Decoder(read_config("test", config), kernel=PagedReference()), DeviceMesh((jax.devices()[0],))
+    model, mesh = Decoder(read_config("test", config), kernel=kernel), DeviceMesh((jax.devices()[0],))
     weights = assemble_weights(model.weight_specs(), load_file(folder / "model.safetensors"), mesh=mesh)
     groups = encoder_groups(model.config.image_encoder, model.weight_specs())
-    shapes = EngineShapes(
-        num_slots=3,
-        num_pages=36,
-        page_size=4,
-        max_model_len=48,
-        max_prefill_tokens=8,
-        row_tokens=4,
-        has_sampling_variants=False,
-        media=shapes_of(len(groups)),
-    )
+    sizes = {"num_slots": 3, "num_pages": 36, "max_model_len": 48, "max_prefill_tokens": 8} | sizes
+    shapes = EngineShapes(page_size=4, row_tokens=4, has_sampling_variants=False, media=shapes_of(len(groups)), **sizes)
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
     compiled = compile_programs(programs, num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
@@ -115,10 +108,10 @@ def parts(metrics):
     return metrics.registry.get_sample_value("levserve_engine_steps_total", {"kind": "encode"}) or 0
 
 
-def check_probabilities(found, path, ids):
+def check_probabilities(found, path, ids, name="logits"):
     """Check the log-probability of each token of a prompt against the logits of transformers."""
     with np.load(path) as reference:
-        logits = reference["logits"].astype(np.float64)
+        logits = reference[name].astype(np.float64)
     expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     for entry, row, token_id in zip(found[1:], expected, ids[1:], strict=False):
         assert entry.logprob == pytest.approx(row[token_id], abs=SAME_MODEL_ATOL)

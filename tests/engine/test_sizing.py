@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from service.engine.shapes import RowShapes
 from service.engine.sizing import ModelSize, fit_engine
 from service.errors import DoesNotFit, SettingsError
 
@@ -51,6 +52,17 @@ def test_there_are_no_more_pages_than_the_kernel_can_address():
     limited = replace(MODEL, max_positions=20_000)
     wanted = {"max_num_seqs": 16, "page_size": 16, "max_prefill_tokens": 256, "max_model_len": None}
     assert fit_engine(limited, memory_bytes=10_000_000_000, **wanted).num_pages * 16 <= 20_000
+
+
+def test_steps_that_hold_no_image_that_is_computed_whole_are_a_wrong_setting():
+    seeing = replace(MODEL, media=RowShapes(32, 256, (256,), 5, (896, 896, 3), is_whole=True))
+    wanted = {"memory_bytes": 10_000_000_000, "max_num_seqs": 16, "page_size": 16}
+    with pytest.raises(SettingsError, match=r"MAX_PREFILL_TOKENS: is 256, .* set it to 320 or more\."):
+        fit_engine(seeing, **wanted, max_prefill_tokens=256, max_model_len=None)
+    shapes = fit_engine(seeing, **wanted, max_prefill_tokens=320, max_model_len=None)
+    assert (shapes.fewest_rows, shapes.smallest_prompt_bucket.num_rows) == (5, 5)
+    short = fit_engine(seeing, **wanted, max_prefill_tokens=256, max_model_len=256)
+    assert short.fewest_rows == 4
 
 
 TABLES = replace(MODEL, context_len=131_072, max_table_bytes=512 * 1024)

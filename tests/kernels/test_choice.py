@@ -45,6 +45,18 @@ def test_each_platform_has_its_kernel(on, kernel):
     assert isinstance(made, AttentionKernel)
 
 
+@pytest.mark.parametrize(
+    ("on", "name"),
+    [(CPU, KernelName.NATIVE), (L4, KernelName.TRITON), (T4, KernelName.REFERENCE), (V5E, KernelName.REFERENCE)],
+)
+def test_a_model_whose_tokens_look_ahead_has_a_kernel_that_can(on, name):
+    choice = choose_kernel(on, HeadShape(num_kv_heads=4, head_dim=256, dtype=BFLOAT16, looks_ahead=True))
+    assert choice.name is name
+    assert (choice.obstacle is not None) is (name is KernelName.REFERENCE)
+    if on is V5E:
+        assert "no token sees positions after its own" in choice.obstacle
+
+
 @pytest.mark.parametrize("kv_dtype", ["int8", "float8_e4m3fn"])
 @pytest.mark.parametrize("head_dim", [64, 256])
 @pytest.mark.parametrize("num_kv_heads", [1, 3, 8])

@@ -100,6 +100,16 @@ def test_a_gpu_reads_a_cache_in_8_bits(kv_dtype: str):
     assert target in lowered.as_text()
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("shape", ["prefill of several, window, soft cap", "many query heads"])
+@pytest.mark.parametrize("device", ["NVIDIA L4", "NVIDIA H100"])
+def test_tokens_look_ahead_on_a_gpu(device: str, shape: str):
+    kernel, abstract_device, platform, target = KERNELS[device]
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
+        lowered = lower(kernel, platform, looks_ahead=True, head_dim=256, **SHAPES[shape])
+    assert target in lowered.as_text()
+
+
 def lower(
     kernel,
     platform,
@@ -113,6 +123,7 @@ def lower(
     group=4,
     kv_dtype=None,
     page_size=16,
+    looks_ahead=False,
     **options,
 ):
     layout = CacheLayout(4 * num_pages, page_size)
@@ -123,5 +134,6 @@ def lower(
     table = jax.ShapeDtypeStruct((num_seqs, num_pages), jnp.int32)
     new = jax.ShapeDtypeStruct((num_seqs, width, num_kv_heads, head_dim), dtype)
     query = jax.ShapeDtypeStruct((num_seqs, width, num_kv_heads, group, head_dim), dtype)
-    arguments = (query, new, new, jax.eval_shape(make), Paging(numbers, numbers, table))
+    ahead = jax.ShapeDtypeStruct((num_seqs, width), jnp.int32) if looks_ahead else None
+    arguments = (query, new, new, jax.eval_shape(make), Paging(numbers, numbers, table, ahead))
     return jax.jit(attend).trace(*arguments).lower(lowering_platforms=(platform,))

@@ -35,7 +35,19 @@ class Step:
         heads: tuple[int, int, int],
         page_size: int,
         dtype: str,
+        block: int = 0,
     ) -> None:
+        """Draw them.
+
+        Args:
+            starts: positions that are cached, of each.
+            tokens: of the step, of each.
+            heads: for keys and values, queries of each, and their width.
+            page_size: positions of a page.
+            dtype: of the cache.
+            block: tokens, from the second on, that see each other.
+        """
+        self.block = block
         self.random = np.random.default_rng(0)
         self.starts, self.tokens, self.dtype, self.page_size = starts, tokens, dtype, page_size
         num_kv_heads, group_size, head_dim = heads
@@ -77,7 +89,13 @@ class Step:
     @property
     def paging(self) -> Paging:
         numbers = self.starts, self.tokens, self.table
-        return Paging(*(jnp.asarray(each, jnp.int32) for each in numbers))
+        paging = Paging(*(jnp.asarray(each, jnp.int32) for each in numbers))
+        if self.block == 0:
+            return paging
+        token = np.arange(self.query.shape[1])[None]
+        last = np.minimum(self.block, np.array(self.tokens)[:, None] - 1)
+        ahead = np.where((token > 0) & (token < last), last - token, 0)
+        return paging._replace(ahead=jnp.asarray(ahead, jnp.int32))
 
     def run(self, cache: KVPages, scoring: Scoring) -> tuple[np.ndarray, KVPages]:
         attend = jax.jit(lambda *arguments: KERNEL.attend(*arguments, scoring=scoring))
@@ -108,6 +126,7 @@ STEPS = st.fixed_dictionaries(
         "window": st.sampled_from([None, 1, 5, 64, 200]),
         "soft_cap": st.sampled_from([None, None, 4.0]),
         "fill": st.sampled_from([np.nan, np.inf, -np.inf]),
+        "block": st.sampled_from([0, 3, 30]),
     }
 )
 
@@ -116,15 +135,19 @@ STEPS = st.fixed_dictionaries(
 @given(STEPS)
 @example(
     {"sequences": [(1030, 1), (0, 1), (3, 0)], "heads": (3, 3, 64), "page_size": 16, "dtype": "float32", "window": None,
-     "soft_cap": None, "fill": np.nan}
+     "soft_cap": None, "fill": np.nan, "block": 0}
 )  # fmt: skip
 @example(
     {"sequences": [(1000, 70)], "heads": (2, 8, 128), "page_size": 64, "dtype": "bfloat16", "window": 600,
-     "soft_cap": None, "fill": np.inf}
+     "soft_cap": None, "fill": np.inf, "block": 0}
+)  # fmt: skip
+@example(
+    {"sequences": [(30, 64), (500, 64), (7, 2)], "heads": (2, 5, 64), "page_size": 16, "dtype": "float32", "window": 64,
+     "soft_cap": None, "fill": np.nan, "block": 60}
 )  # fmt: skip
 def test_every_shape_gives_what_the_reference_gives_and_dead_positions_are_never_read(drawn):
     starts, tokens = (list(each) for each in zip(*drawn["sequences"], strict=True))
-    step = Step(starts, tokens, drawn["heads"], drawn["page_size"], drawn["dtype"])
+    step = Step(starts, tokens, drawn["heads"], drawn["page_size"], drawn["dtype"], drawn["block"])
     scoring = Scoring(drawn["heads"][2] ** -0.5, drawn["window"], drawn["soft_cap"])
     expected, expected_pages = step.expected(scoring)
     made, pages = step.run(step.cache, scoring)

@@ -21,9 +21,11 @@ BFLOAT16 = replace(FLOAT32, dtype=np.dtype(jnp.bfloat16))
     [
         (TRITON, replace(BFLOAT16, has_sinks=True)),
         (TRITON, replace(BFLOAT16, cached_dtype=np.dtype(np.int8), scoring=Scoring(0.2, sliding_window=9))),
+        (TRITON, replace(BFLOAT16, looks_ahead=True, scoring=Scoring(0.2, sliding_window=33))),
         (RAGGED, BFLOAT16),
         (INT8, replace(BFLOAT16, cached_dtype=np.dtype(np.int8), page_size=128)),
         (BlockAttention(), FLOAT32),
+        (BlockAttention(), replace(FLOAT32, looks_ahead=True, scoring=Scoring(0.2, sliding_window=33))),
         (PagedReference(), BFLOAT16),
     ],
 )
@@ -66,6 +68,19 @@ def test_how_far_a_wrong_kernel_is_from_the_reference_is_told(kernel, is_nan, ca
     difference, _, tolerance = fault.removeprefix("differs from the reference by ").partition(", more than ")
     assert float(tolerance) == pytest.approx(case.tolerance, rel=0.01)
     assert np.isnan(float(difference)) == is_nan
+
+
+@dataclass(frozen=True)
+class Causal(PagedReference):
+    """A kernel whose tokens see nothing after their own."""
+
+    def attend(self, query, new_keys, new_values, cache, paging, **options):
+        return super().attend(query, new_keys, new_values, cache, paging._replace(ahead=None), **options)
+
+
+def test_a_kernel_that_does_not_look_ahead_is_found_where_tokens_do():
+    assert find_fault(Causal(), FLOAT32) is None
+    assert "differs from the reference" in find_fault(Causal(), replace(FLOAT32, looks_ahead=True))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from PIL import Image
 from service.errors import MalformedCheckpoint
 from service.media.images import decode_image, image_size
 from service.media.pixels import Size, read_pictures, read_size
-from service.media.tiles import Tiler, read_tiler
+from service.media.tiles import Tiler, read_square, read_tiler
 from tests.media.image_files import drawing, image_file, modes
 
 TILE, EDGE = 32, 128
@@ -75,6 +75,56 @@ def test_an_image_that_is_too_long_for_any_file_is_bounded():
     tiler = Tiler(512, 64, 4096)
     assert tiler.plan(Size(20_000, 100)).resizes[0].size == (4096, 20)
     assert tiler.plan(Size(30_000, 30_000)).num_tiles == 65
+
+
+SQUARE = {"size": {"height": TILE, "width": TILE}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
+
+def check_square(content, **options):
+    """Check that the picture of a file is that of transformers' processor of Gemma 3."""
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+
+    tiling, [picture] = tiles_of(read_square("test", SQUARE | options, tile_size=TILE, tile_rows=9), content)
+    made = Gemma3ImageProcessorPil(**(SQUARE | options)).preprocess(
+        [Image.open(io.BytesIO(content))], return_tensors="np"
+    )
+    seen = (picture.transpose(2, 0, 1) * np.float32(1 / 255) - 0.5) / 0.5
+    np.testing.assert_allclose(seen, made["pixel_values"][0], atol=1e-5, rtol=0)
+    assert len(tiling.resizes) == tiling.num_tiles == 1
+
+
+def test_a_square_of_every_size_is_the_one_that_transformers_makes():
+    for width, height in SIZES:
+        check_square(image_file("PNG", drawing(width, height)))
+
+
+@pytest.mark.parametrize("name", modes())
+def test_a_square_of_every_mode_has_the_pixels_that_transformers_sees(name):
+    check_square(modes()[name])
+    check_square(modes()[name], resample=3)
+
+
+def test_a_square_has_as_many_tokens_whatever_the_image_is():
+    square = read_square("test", SQUARE, tile_size=TILE, tile_rows=9)
+    plans = [
+        square.plan(Size(width, height), is_coarse=coarse) for width, height, coarse in ((1, 1, False), (900, 5, True))
+    ]
+    assert [square.num_rows(plan) for plan in plans] == [[9], [9]]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({}, "is missing"),
+        (SQUARE | {"do_pan_and_scan": True}, "do_pan_and_scan"),
+        (SQUARE | {"size": {"height": 64, "width": 64}}, "size = "),
+        (SQUARE | {"size": {"longest_edge": TILE}}, "size = "),
+        (SQUARE | {"image_std": [0.2, 0.2, 0.2]}, "image_std"),
+    ],
+)
+def test_what_makes_no_square_of_the_encoders_size_is_refused_by_name(values, reason):
+    with pytest.raises(MalformedCheckpoint, match=reason):
+        read_square("test", values, tile_size=TILE, tile_rows=9)
 
 
 @pytest.mark.parametrize(

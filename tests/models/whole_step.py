@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.kernels.cache_layout import CacheLayout
@@ -46,10 +47,23 @@ class WholeStep:
         token_ids: Int[Array, "seq token"],
         paging: Paging,
         adapters: Int[Array, " token"] | None = None,
+        seen: Float[Array, "seq token hidden"] | None = None,
     ) -> tuple[Float[Array, "seq token vocab"], list[Any]]:
-        """Run all layers over some tokens, each with the adapter of its slot."""
+        """Run all layers over some tokens.
+
+        Args:
+            weights: the model's weights by name.
+            caches: of each layer.
+            token_ids: the tokens.
+            paging: their positions and pages.
+            adapters: the slot of each token's adapter; None for none.
+            seen: what takes the places of embeddings, and NaN where nothing does; None for text alone.
+        """
         shape = token_ids.shape
         hidden, rotation = self._run("embed", self._embed, weights, token_ids, paging)
+        if seen is not None:
+            rows = seen.reshape(hidden.shape)
+            hidden = jnp.where(jnp.isnan(rows), hidden, rows)
         new_caches = []
         for layer, cache in zip(self._layers, caches, strict=True):
             of_layer = [weights[name] for name in layer.weights]

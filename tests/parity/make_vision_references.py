@@ -13,11 +13,16 @@ import transformers
 from tests.parity.family_cases import draw
 from tests.parity.vision_cases import (
     CONFIG,
+    GEMMA_CONFIG,
+    GEMMA_REFERENCE_PATH,
     GRIDS,
     IMAGE_TOKEN,
     QWEN_CONFIG,
     QWEN_REFERENCE_PATH,
     REFERENCE_PATH,
+    draw_gemma,
+    gemma_pictures,
+    gemma_token_ids,
     patches,
     pictures,
     qwen_token_ids,
@@ -29,6 +34,7 @@ def main() -> None:
     """Write the rows of every picture, and the logits of every position."""
     of_idefics3()
     of_qwen3_vl()
+    of_gemma3()
 
 
 def of_qwen3_vl() -> None:
@@ -63,6 +69,36 @@ def of_qwen3_vl() -> None:
         torch=torch.__version__,
     )
     print(f"logits {logits.shape} std {logits.std():.3f}", *list(shapes)[:4], *list(shapes)[-2:])
+
+
+def of_gemma3() -> None:
+    """Write those of square pictures whose rows see each other, and of texts with one to four of them and without."""
+    config = transformers.Gemma3Config(**{key: value for key, value in GEMMA_CONFIG.items() if key != "model_type"})
+    config._attn_implementation = "eager"
+    model = transformers.Gemma3ForConditionalGeneration(config).to(torch.float32).eval()
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if name != "lm_head.weight"}
+    tensors = {name: torch.from_numpy(draw_gemma(name, shape)) for name, shape in shapes.items()}
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert not unexpected, unexpected
+    assert set(missing) <= {"lm_head.weight"}, missing
+    model.tie_weights()
+    pixels = torch.from_numpy((gemma_pictures().transpose(0, 3, 1, 2) / np.float32(255) - 0.5) / 0.5).float()
+    logits = {}
+    with torch.no_grad():
+        rows = model.model.get_image_features(pixels).pooler_output
+        for count in range(len(pixels) + 1):
+            ids = torch.from_numpy(gemma_token_ids(count)[None]).long()
+            seen = {"pixel_values": pixels[:count], "token_type_ids": (ids == IMAGE_TOKEN).int()} if count else {}
+            logits[f"logits{count}"] = model(input_ids=ids, **seen).logits[0].numpy()
+    np.savez_compressed(
+        GEMMA_REFERENCE_PATH,
+        rows=rows.numpy(),
+        **logits,
+        shapes=np.array([(name, " ".join(map(str, shape))) for name, shape in shapes.items()]),
+        transformers=transformers.__version__,
+        torch=torch.__version__,
+    )
+    print(f"logits std {[round(float(found.std()), 3) for found in logits.values()]} rows std {rows.std():.3f}")
 
 
 def of_idefics3() -> None:

@@ -15,7 +15,7 @@ from service.kernels.products.linear import PLAIN, Products
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
-from service.models.vision import patch_positions
+from service.models.vision import rounded_positions
 from service.weights.assembly import assemble_weights
 from service.weights.headers import check_tensors
 from tests.parity.vision_cases import (
@@ -89,7 +89,7 @@ def test_the_rows_of_pictures_of_any_shape_equal_transformers_whatever_they_are_
 
 @pytest.mark.parametrize("count", [1, 2, 26, 27, 32])
 def test_every_patch_has_a_position_of_its_own_but_where_the_reference_rounds_down(count):
-    positions = patch_positions(count).reshape(count, count)
+    positions = rounded_positions(count).reshape(count, count)
     assert positions.min() >= 0
     assert positions.max() < count**2
     assert (np.abs(positions - np.arange(count**2).reshape(count, count)) <= count + 1).all()

@@ -85,6 +85,74 @@ QWEN_CONFIG = {
 }
 
 
+GEMMA_REFERENCE_PATH = REFERENCE_PATH.with_name("gemma3_vision.npz")
+GEMMA_IMAGE_SIZE, GEMMA_ROWS = 24, 9  # pixels of an edge, and tokens of a picture
+GEMMA_AROUND = (92, 93)  # tokens before and after a picture's
+GEMMA_CONFIG = {
+    "model_type": "gemma3",
+    "image_token_index": IMAGE_TOKEN,
+    "boi_token_index": GEMMA_AROUND[0],
+    "eoi_token_index": GEMMA_AROUND[1],
+    "mm_tokens_per_image": GEMMA_ROWS,
+    "tie_word_embeddings": True,
+    "text_config": {
+        "model_type": "gemma3_text",
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
+        "query_pre_attn_scalar": 24,
+        "sliding_window": 10,  # little more than a picture
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+        "hidden_activation": "gelu_pytorch_tanh",
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 3,
+        "image_size": GEMMA_IMAGE_SIZE,
+        "patch_size": 4,
+    },
+}
+
+
+def gemma_pictures(count: int = 4) -> np.ndarray:
+    """Return the pixels of some pictures, [picture, row, column, channel]."""
+    shape = (count, GEMMA_IMAGE_SIZE, GEMMA_IMAGE_SIZE, 3)
+    return np.random.RandomState(12).randint(0, 256, shape).astype(np.uint8)
+
+
+def gemma_token_ids(num_pictures: int = 4) -> np.ndarray:
+    """Return a text with pictures, of which the second follows the first, and text before and after them."""
+    first, last = GEMMA_AROUND
+    seen = [first, *[IMAGE_TOKEN] * GEMMA_ROWS, last]
+    between = ([5, 17, 30], [7], [8, 40, 41, 7, 33, 12, 13, 14, 15], [60, 61])
+    text = [token for number in range(num_pictures) for token in [*between[number], *seen]]
+    return np.array([1, *text, 3, 9, 12], np.int32)
+
+
+def gemma_tensors() -> dict[str, np.ndarray]:
+    """Draw every tensor of the checkpoint, under the names of the model in memory."""
+    with np.load(GEMMA_REFERENCE_PATH) as kept:
+        shapes = {str(name): tuple(map(int, shape.split())) for name, shape in kept["shapes"]}
+    return {name: draw_gemma(name, shape) for name, shape in shapes.items()}
+
+
+def draw_gemma(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw a tensor; of the norms, those of SigLIP are no offsets from one."""
+    return draw("siglip" if "vision_tower" in name else "gemma3", name, shape)
+
+
 def patches(number: int) -> np.ndarray:
     """Return the pixels of a picture's patches, [patch, channel * row * column]."""
     rows, columns = GRIDS[number]

@@ -5,9 +5,9 @@ from openai import BadRequestError, OpenAI
 
 from tests.media.image_files import drawing, image_file
 from tests.process import running_service
-from tests.sighted import data_url, save_qwen, save_sighted, shown
+from tests.sighted import data_url, save_gemma, save_qwen, save_sighted, shown
 
-SETTINGS = {"model_name": "m", "max_num_seqs": 2, "max_prefill_tokens": 64}
+SETTINGS = {"model_name": "m", "max_num_seqs": 2, "max_prefill_tokens": 128}
 
 
 def answer(client: OpenAI, *urls: str, **fields):
@@ -21,10 +21,10 @@ def compiles(service):
 
 
 # By the tokens of two images.
-MODELS = {"smolvlm": (save_sighted, 40), "qwen3_vl": (save_qwen, 50)}
+MODELS = {"smolvlm": (save_sighted, 40), "qwen3_vl": (save_qwen, 50), "gemma3": (save_gemma, 18)}
 
 
-@pytest.mark.parametrize("kind", [pytest.param("smolvlm", marks=pytest.mark.slow), "qwen3_vl"])
+@pytest.mark.parametrize("kind", [pytest.param("smolvlm", marks=pytest.mark.slow), "qwen3_vl", "gemma3"])
 def test_images_are_seen_by_the_official_client_and_a_second_start_compiles_nothing(tmp_path, kind):
     save, image_tokens = MODELS[kind]
     save(tmp_path / "model")
@@ -37,7 +37,7 @@ def test_images_are_seen_by_the_official_client_and_a_second_start_compiles_noth
         assert (details.cached_tokens, details.to_dict()["image_tokens"]) == (0, image_tokens)
         again = answer(client, small, other)
         assert again.choices[0].message == first.choices[0].message
-        assert again.usage.prompt_tokens_details.cached_tokens >= 48
+        assert again.usage.prompt_tokens_details.cached_tokens >= min(image_tokens - 2, 48)
         chunks = list(answer(client, small, other, stream=True))
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == first.choices[0].message.content
         swapped = answer(client, other, small)

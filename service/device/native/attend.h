@@ -220,7 +220,7 @@ __attribute__((noinline)) void AttendTile(const Attention& a, const QueryRows& r
   int64_t first = kBlock, after = 0;
   for (int r = 0; r < kRows; ++r) {
     // Floats hold positions of a block exactly.
-    int64_t begin = rows.FirstVisible(a, row + r) - block.begin, end = rows.Position(a, row + r) + 1 - block.begin;
+    int64_t begin = rows.FirstVisible(a, row + r) - block.begin, end = rows.LastVisible(a, row + r) + 1 - block.begin;
     begin = begin < 0 ? 0 : begin > kBlock ? kBlock : begin;
     end = end < begin ? begin : end > kBlock ? kBlock : end;
     first = begin < end && begin < first ? begin : first;
@@ -326,7 +326,7 @@ void AttendSplit(const Attention& a, const QueryRows& rows, int64_t first, int64
     for (int64_t row = rows.first; row < after_row;) {
       const int64_t left = after_row - row, next = row + (left < kTileRows ? left : kTileRows);
       // Rows are in the order of positions: those of a tile see nothing of a later block, nor of one before their window.
-      if (rows.Position(a, next - 1) < begin || rows.FirstVisible(a, row) >= end) {
+      if (rows.LastVisible(a, next - 1) < begin || rows.FirstVisible(a, row) >= end) {
         row = next;
       } else if (left >= kTileRows) {
         AttendTile<kTileRows>(a, rows, block, row, work);

@@ -114,7 +114,7 @@ void ListTasks(const Attention& a, Task* task) {
     for (int64_t first = 0; first < num_rows; first += kMaxRows) {
       for (int64_t head = 0; head < a.num_kv_heads; ++head) {
         const QueryRows rows{seq, head, first, std::min(kMaxRows, num_rows - first)};
-        *task++ = {rows, rows.FirstVisible(a, first), rows.Position(a, first + rows.count - 1) + 1, nullptr};
+        *task++ = {rows, rows.FirstVisible(a, first), rows.LastVisible(a, first + rows.count - 1) + 1, nullptr};
       }
     }
   }
@@ -189,7 +189,7 @@ Error* Run(const CallFrame& call, const Attention& a, int type, const Tokens& to
 extern "C" {
 
 // (query: float32 [seq, token, kv_head, group, head_dim], start, num_tokens: int32 [seq], page_table: int32 [seq, page],
-//  window: int32 [], soft_cap: float32 [], sinks: float32 [kv_head, group],
+//  window: int32 [], soft_cap: float32 [], sinks: float32 [kv_head, group], ahead: int32 [seq, token] or [0, 0] for none,
 //  new keys and values [seq, token, kv_head, head_dim],
 //  pages of keys and values [page, kv_head, position, head_dim]) -> (float32 as the query, the pages)
 // In 8 bits the scales of keys and values follow each pair, with 1 for head_dim. The pages are updated in place.
@@ -198,7 +198,7 @@ EXPORT Error* levserve_paged_attention(const CallFrame* call) {
   Buffer* const* const arguments = call->arguments.buffers;
   Buffer* const* const results = call->results.buffers;
   const int num_arrays = static_cast<int>(call->results.count - 1);
-  const Buffer &query = *arguments[0], &table = *arguments[3], &pages = *results[1];
+  const Buffer &query = *arguments[0], &table = *arguments[3], &ahead = *arguments[7], &pages = *results[1];
   const bool has_scales = num_arrays == 4;
   const Attention a{Floats(&query),
                     static_cast<const char*>(results[1]->data),
@@ -209,6 +209,7 @@ EXPORT Error* levserve_paged_attention(const CallFrame* call) {
                     Integers(arguments[2]),
                     Integers(&table),
                     Floats(arguments[6]),
+                    ahead.dims[0] == 0 ? nullptr : Integers(&ahead),
                     static_cast<float*>(results[0]->data),
                     query.dims[0],
                     query.dims[1],
@@ -222,7 +223,7 @@ EXPORT Error* levserve_paged_attention(const CallFrame* call) {
                     false};
   Tokens tokens{a, pages.dims[0], {}, num_arrays};
   for (int i = 0; i < num_arrays; ++i) {
-    const Buffer& from = *arguments[7 + i];
+    const Buffer& from = *arguments[8 + i];
     const int64_t bytes = ElementBytes(from.dtype) * from.dims[3];
     tokens.arrays[i] = {static_cast<const char*>(from.data), static_cast<char*>(results[1 + i]->data), bytes};
   }
@@ -245,6 +246,7 @@ EXPORT Error* levserve_memory_attention(const CallFrame* call) {
                     Integers(arguments[1]),
                     Integers(arguments[2]),
                     Integers(&table),
+                    nullptr,
                     nullptr,
                     static_cast<float*>(call->results.buffers[0]->data),
                     query.dims[0],

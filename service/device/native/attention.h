@@ -4,7 +4,8 @@
 
 namespace levserve {
 
-// Attention with grouped heads over pages of keys and values: causal, or of every token to all positions of a memory.
+// Attention with grouped heads over pages of keys and values: of every token up to its own position or one ahead, or to
+// all positions of a memory.
 struct Attention {
   const float* query;  // [seq, token, kv_head, group, head_dim], multiplied by the factor of scores
   const char *keys, *values;                  // [page, kv_head, position, head_dim]
@@ -12,6 +13,7 @@ struct Attention {
   const int32_t *start, *num_tokens;          // [seq]; `start` is a memory's length
   const int32_t* page_table;                  // [seq, page]
   const float* sinks;  // [kv_head, group]: scores that take their share for nothing; null for none
+  const int32_t* ahead;  // [seq, token]: positions after its own that a token sees; null for none
   float* out;                                 // as the query
   int64_t num_seqs, width, num_kv_heads, group, head_dim, page_size, table_width;
   int64_t window;  // visible positions, a token's own included
@@ -25,15 +27,20 @@ constexpr float kNoSink = -1e30f;  // a score whose share is below the rounding 
 struct QueryRows {
   int64_t seq, kv_head, first, count;
 
-  // Of the last position that a row sees.
-  int64_t Position(const Attention& a, int64_t row) const { return a.start[seq] + (a.is_memory ? -1 : row / a.group); }
+  // Both do not decrease from row to row.
   int64_t FirstVisible(const Attention& a, int64_t row) const {
     const int64_t first = Position(a, row) - a.window + 1;
     return first > 0 ? first : 0;
   }
+  int64_t LastVisible(const Attention& a, int64_t row) const {
+    return Position(a, row) + (a.ahead == nullptr ? 0 : a.ahead[seq * a.width + row / a.group]);
+  }
   float Sink(const Attention& a, int64_t row) const {
     return a.sinks == nullptr ? kNoSink : a.sinks[kv_head * a.group + row % a.group];
   }
+
+ private:
+  int64_t Position(const Attention& a, int64_t row) const { return a.start[seq] + (a.is_memory ? -1 : row / a.group); }
 };
 
 // The positions of a context are cut into splits, which are computed one after the other or in parallel. A row's result

@@ -5,6 +5,7 @@ prompts than these sequences can wait for: `max_stall_s`, by default as long as 
 prompt costs and how long a decode step takes is measured as steps run.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.engine.shapes import EngineShapes
@@ -44,18 +45,57 @@ class Chunking:
             affordable = int(stall_s / self._token_s)
         return min(max(affordable, FEWEST_TOKENS, self.row_tokens), most)
 
-    def end(self, start: int, length: int, *, num_tokens: int, num_rows: int) -> int:
+    def end(
+        self,
+        start: int,
+        length: int,
+        *,
+        num_tokens: int,
+        num_rows: int,
+        blocks: Sequence[tuple[int, int]] = (),
+        may_exceed: bool = False,
+    ) -> int:
         """Return the position up to which a prompt is computed, which is the end of a row unless it is the prompt's.
+
+        It is `start` if the step does not hold the block that comes next. It is the end of a block if the next one
+        begins in the same row.
 
         Args:
             start: the first position that is not computed.
             length: tokens of the prompt.
             num_tokens: the most tokens that the step still takes.
             num_rows: the most rows that the step still takes.
+            blocks: the positions that each begins and ends at, in their order, none of which a step may cut.
+            may_exceed: whether one may have more tokens than the step takes.
         """
         first_row = start // self.row_tokens
         end = min(length, start + num_tokens, (first_row + num_rows) * self.row_tokens)
-        return end if end == length else max(end // self.row_tokens * self.row_tokens, start)
+        end = end if end == length else max(self.begin_of_row(end), start)
+        cut = next((number for number, (first, after) in enumerate(blocks) if first < end < after), None)
+        if cut is None:
+            return end
+        ends = [0, *(after for _, after in blocks)]
+        before = self.begin_before(blocks[cut][0], ends[cut])
+        if before > start:
+            return before
+        whole = min(length, -(-blocks[cut][1] // self.row_tokens) * self.row_tokens)
+        if cut + 1 < len(blocks):
+            whole = min(whole, self.begin_before(blocks[cut + 1][0], ends[cut + 1]))
+        fits = (may_exceed or whole - start <= num_tokens) and self.count_rows(start, whole) <= num_rows
+        return whole if fits else start
+
+    def begin_of_row(self, position: int) -> int:
+        """Return where the row of a position begins."""
+        return position // self.row_tokens * self.row_tokens
+
+    def begin_before(self, first: int, previous: int) -> int:
+        """Return up to where a prompt can be computed before a block: its row's begin, or the block's end before it.
+
+        Args:
+            first: the block's first position.
+            previous: where the block before it ends.
+        """
+        return max(self.begin_of_row(first), previous)
 
     def count_rows(self, start: int, end: int) -> int:
         """Return how many rows the positions from `start` to `end` lie in."""

@@ -61,6 +61,7 @@ class Scheduler:
         self._held_up: dict[Sequence, int] = {}
         self._num_begun = 0
         self._was_part = False  # whether the last plan was a part of an encoding
+        self._are_media_whole = media is not None and media.is_whole
         self._chunking = chunking
         self._free_slots = list(range(num_slots))  # a heap
         self._num_slots = num_slots
@@ -270,7 +271,14 @@ class Scheduler:
         num_rows = chunking.num_rows
         for sequence in self._without_repeated_work(candidates[:num_rows]):
             start = sequence.num_computed
-            end = chunking.end(start, self._reach(sequence), num_tokens=budget, num_rows=num_rows)
+            end = chunking.end(
+                start,
+                self._reach(sequence),
+                num_tokens=budget,
+                num_rows=num_rows,
+                blocks=self._blocks(sequence),
+                may_exceed=not ends,
+            )
             if end == start:
                 break
             ends[sequence] = end
@@ -304,8 +312,15 @@ class Scheduler:
                     sequence.media[number] = self.memories.hold(media[number].medium, root)
         for number in left:
             if number not in sequence.media or not self.memories.is_encoded(sequence.media[number]):
-                return media[number].start // self._chunking.row_tokens * self._chunking.row_tokens
+                previous = media[number - 1].end if self._are_media_whole and number > 0 else 0
+                return self._chunking.begin_before(media[number].start, previous)
         return sequence.prefill_len
+
+    def _blocks(self, sequence: Sequence) -> list[tuple[int, int]]:
+        """Return where the media that no step may cut begin and end, of those that are not computed yet."""
+        if not self._are_media_whole:
+            return []
+        return [(placed.start, placed.end) for placed in sequence.request.media if placed.end > sequence.num_computed]
 
     def _without_repeated_work(self, candidates: Iterable[Sequence]) -> list[Sequence]:
         """Find cached prefixes, and leave out sequences that would compute the same page as one before them.

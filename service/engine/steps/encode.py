@@ -97,13 +97,34 @@ def keep_rows(
 
 
 def embed_media(
-    model: PagedDecoder, bucket: Bucket, weights: Weights, slots: SlotState, inputs: EmbedInputs, *, has_adapters: bool
+    model: PagedDecoder,
+    bucket: Bucket,
+    weights: Weights,
+    slots: SlotState,
+    inputs: EmbedInputs,
+    *,
+    has_adapters: bool,
+    are_whole: bool,
 ) -> tuple[SlotState, Embedded]:
-    """Begin a step as `embed_tokens` does, with rows of media in place of some tokens of prompts."""
-    slots, embedded = embed_tokens(model, bucket, weights, slots, inputs, has_adapters=has_adapters)
-    hidden, numbers = embedded.inputs.hidden, jnp.asarray(inputs.media_rows).reshape(-1)
+    """Begin a step as `embed_tokens` does, with rows of media in place of some tokens of prompts.
+
+    Args:
+        model: the model.
+        bucket: the shape of the step.
+        weights: the embedding table, by name.
+        slots: whose last tokens the decode steps start from.
+        inputs: the host's, and the rows of all media.
+        has_adapters: whether the host's inputs have slots of adapters.
+        are_whole: whether the rows of a medium, which fill one place, see each other.
+    """
+    numbers, rows = jnp.asarray(inputs.media_rows), jnp.asarray(inputs.rows)
+    ahead = None
+    if are_whole:
+        of_place = rows.shape[1]
+        ahead = jnp.where(numbers == NOT_MEDIA, 0, of_place - 1 - numbers % of_place)
+    slots, embedded = embed_tokens(model, bucket, weights, slots, inputs, has_adapters=has_adapters, ahead=ahead)
+    hidden, numbers = embedded.inputs.hidden, numbers.reshape(-1)
     is_seen = (numbers != NOT_MEDIA)[:, None]
-    rows = jnp.asarray(inputs.rows)
     levels = rows.reshape(-1, *rows.shape[2:])[jnp.maximum(numbers, 0)].astype(hidden.dtype)
     seen = jnp.where(is_seen, levels[:, 0], hidden[bucket.num_seqs :])
     layers = embedded.inputs._replace(hidden=jnp.concatenate([hidden[: bucket.num_seqs], seen]))

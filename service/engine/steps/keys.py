@@ -270,7 +270,7 @@ def compile_order(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[Pr
 
 def first_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that the first token of a short request needs."""
-    return [SingleProgram.INITIAL_STATE, *step_keys(min(shapes.prompt_buckets), groups, shapes)]
+    return [SingleProgram.INITIAL_STATE, *step_keys(shapes.smallest_prompt_bucket, groups, shapes)]
 
 
 def program_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:

@@ -118,8 +118,15 @@ class _EnginePrograms:
         return [self._embed(bucket) for bucket in self._shapes.buckets_in_parts]
 
     def _embed(self, bucket: Bucket) -> Program:
-        embed = functools.partial(embed_tokens, self._model, bucket, has_adapters=self._shapes.adapters is not None)
-        return self._of_slots(Embed(bucket), embed, empty_step(bucket, self._shapes).to_embed())
+        step = empty_step(bucket, self._shapes)
+        ahead = np.zeros(step.token_ids.shape, np.int32) if self._looks_ahead(bucket) else None
+        has_adapters = self._shapes.adapters is not None
+        embed = functools.partial(embed_tokens, self._model, bucket, has_adapters=has_adapters, ahead=ahead)
+        return self._of_slots(Embed(bucket), embed, step.to_embed())
+
+    def _looks_ahead(self, bucket: Bucket) -> bool:
+        """Return whether tokens of a step's prompts may see positions after their own."""
+        return self._shapes.media is not None and self._shapes.media.is_whole and bucket.num_rows > 0
 
     def sampling(self) -> list[Program]:
         """Return the programs from hidden states to tokens and log-probabilities."""
@@ -221,7 +228,13 @@ class _EnginePrograms:
         for bucket in self._shapes.prompt_buckets:
             step = empty_step(bucket, self._shapes)
             inputs = step._replace(media_rows=_int32(*step.token_ids.shape)).to_embed(self._row_shapes)
-            begin = functools.partial(embed_media, self._model, bucket, has_adapters=self._shapes.adapters is not None)
+            begin = functools.partial(
+                embed_media,
+                self._model,
+                bucket,
+                has_adapters=self._shapes.adapters is not None,
+                are_whole=self._looks_ahead(bucket),
+            )
             yield self._of_slots(Embed(bucket, has_media=True), begin, inputs)
             if self._shapes.media.num_added:
                 first = self._model.layer_groups[0]
@@ -299,8 +312,12 @@ class _EnginePrograms:
         step = empty_step(bucket, self._shapes)
         hidden, rotation = self._embedded(self._shapes.padding(bucket))
         adapters = None if self._shapes.adapters is None else _int32(self._shapes.padding(bucket))
-        memory = None if step.memory_table is None else step.regions.with_page_table(jnp.asarray(step.memory_table))
-        layers = LayerGroupInputs(hidden, rotation, step.regions, memory, adapters=adapters)
+        regions = step.regions
+        memory = None if step.memory_table is None else regions.with_page_table(jnp.asarray(step.memory_table))
+        if self._looks_ahead(bucket):
+            ahead = _int32(*step.token_ids.shape)
+            regions = regions._replace(prompts=regions.prompts._replace(ahead=ahead))
+        layers = LayerGroupInputs(hidden, rotation, regions, memory, adapters=adapters)
         return GroupInputs(layers, step.places if bucket.num_rows else None)
 
     def _embed_shapes(self, num_tokens: int) -> tuple[Any, Any]:

@@ -77,6 +77,7 @@ def embed_tokens(
     inputs: EmbedInputs,
     *,
     has_adapters: bool,
+    ahead: Int[Any, "row token"] | None = None,
 ) -> tuple[SlotState, Embedded]:
     """Embed the tokens of a step, and pass on the rest of the host's inputs.
 
@@ -87,16 +88,19 @@ def embed_tokens(
         slots: whose last tokens the decode steps start from.
         inputs: the host's.
         has_adapters: whether these have slots of adapters.
+        ahead: how many positions after its own each token of a prompt sees; None for a model where none sees any.
     """
     host: EmbedInputs = jax.tree.map(jnp.asarray, inputs)
     step = step_inputs(host.packed, host.page_table, bucket, has_adapters=has_adapters)
     token_ids = jnp.concatenate([slots.last_token_ids[: bucket.num_seqs], step.token_ids.reshape(-1)])
     regions = step.regions
-    positions = regions.positions(len(token_ids)) if host.positions is None else host.positions
-    embedded = model.embed(weights, token_ids, positions)
     memory = None
     if host.memory_table is not None:
         memory = regions.with_page_table(host.memory_table).of_length(model.memory_len)
+    if ahead is not None:
+        regions = regions._replace(prompts=regions.prompts._replace(ahead=jnp.asarray(ahead)))
+    positions = regions.positions(len(token_ids)) if host.positions is None else host.positions
+    embedded = model.embed(weights, token_ids, positions)
     layers = LayerGroupInputs(*embedded, regions, memory, adapters=step.token_adapters())
     return slots, Embedded(layers, step.places if bucket.num_rows else None, step.sampled)
 

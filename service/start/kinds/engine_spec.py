@@ -169,6 +169,7 @@ class EngineSpec(ModelSpec):
                 self.shapes.page_size,
                 scoring,
                 has_sinks,
+                self.config.looks_ahead,
                 chunk=max(CHECKED_CHUNK, self.shapes.page_size),
             )
             for group, scoring, has_sinks in kinds
@@ -447,7 +448,10 @@ def _row_shapes(settings: Settings, config: DecoderConfig, specs: Sequence[Weigh
     match config.image_encoder:
         case ImageEncoder() as encoder:
             rows, size = encoder.num_rows, encoder.image_size
-            return RowShapes(max(context_len // rows, 1), rows, (rows,), num_parts, (size, size, 3))
+            # An image of one picture needs fewer places than one of tiles.
+            kept = min(context_len, MAX_KEPT_ROWS) if encoder.sees_itself else context_len
+            places = max(kept // rows, 1)
+            return RowShapes(places, rows, (rows,), num_parts, (size, size, 3), is_whole=encoder.sees_itself)
         case PatchEncoder() as encoder:
             largest = min(settings.max_image_tokens or MAX_IMAGE_ROWS, context_len)
             sizes = (*(size for size in PADDED_ROWS if size < largest), largest)
@@ -497,4 +501,5 @@ def head_shape(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) 
         formats.kv_dtype,
         has_sinks=any(layer.attention.has_sinks for layer in config.layers),
         has_memory=config.speech_encoder is not None,
+        looks_ahead=config.looks_ahead,
     )

@@ -13,12 +13,12 @@ from service.engine.runner import Runner
 from service.engine.schedule.device_turns import DeviceTurns
 from service.errors import Draining, MalformedCheckpoint, Overloaded
 from service.media.scaling import read_scaler
-from service.media.tiles import read_tiler
+from service.media.tiles import read_square, read_tiler
 from service.models.description import ImageEncoder, PatchEncoder
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
 from service.start.read_speed import read_speed
-from service.text.images import RowText, TileText
+from service.text.images import BlockText, RowText, TileText
 
 # Decode steps that a start times before it says what share of the memory's speed they reach, and for how long at most.
 PROBE_TOKENS, PROBE_S = 16, 0.5
@@ -122,15 +122,22 @@ class RunningEngine(Running):
         encoder, shapes = self._image_encoder, self._runner.shapes.media
         if encoder is None or shapes is None:
             return None
-        placeholder = text.tokenizer.backend.id_to_token(encoder.token_id)
-        if placeholder is None:
-            reason = f"has no token {encoder.token_id}, which stands for images"
-            raise MalformedCheckpoint(uri, "tokenizer.json", reason)
+
+        def token(token_id: int) -> str:
+            found = text.tokenizer.backend.id_to_token(token_id)
+            if found is None:
+                reason = f"has no token {token_id}, which stands for images"
+                raise MalformedCheckpoint(uri, "tokenizer.json", reason)
+            return found
+
+        placeholder = token(encoder.token_id)
         if isinstance(encoder, ImageEncoder):
-            rows = encoder.num_rows
-            tiler = read_tiler(
-                uri, text.preprocessor, tile_size=encoder.image_size, tile_rows=rows, max_rows=self._max_image_tokens
-            )
+            size, rows = encoder.image_size, encoder.num_rows
+            if encoder.around is not None:
+                begin, end = map(token, encoder.around)
+                square = read_square(uri, text.preprocessor, tile_size=size, tile_rows=rows)
+                return Vision(square, BlockText(begin, placeholder, rows, end), encoder.token_id, shapes)
+            tiler = read_tiler(uri, text.preprocessor, tile_size=size, tile_rows=rows, max_rows=self._max_image_tokens)
             return Vision(tiler, TileText(placeholder, rows), encoder.token_id, shapes)
         scaler = read_scaler(
             uri,

@@ -181,6 +181,8 @@ bool Attends(XLA_FFI_DataType type, int32_t num_seqs, int32_t width, int32_t sta
   int32_t window = INT32_MAX;
   float soft_cap = 0;
   std::vector<float> sinks(heads * group, -1e30f);
+  std::vector<int32_t> ahead(num_seqs * width);
+  for (int64_t i = 0; i < num_seqs * width; ++i) ahead[i] = static_cast<int32_t>(width - 1 - i % width);
   const Array queries{{num_seqs, width, heads, group, dims}, XLA_FFI_DataType_F32, query.data()};
   const Array attended{queries.dims, queries.dtype, out.data()};
   const Array first{{num_seqs}, XLA_FFI_DataType_S32, starts.data()};
@@ -196,6 +198,7 @@ bool Attends(XLA_FFI_DataType type, int32_t num_seqs, int32_t width, int32_t sta
                                {{}, XLA_FFI_DataType_S32, &window},
                                {{}, XLA_FFI_DataType_F32, &soft_cap},
                                {{heads, group}, XLA_FFI_DataType_F32, sinks.data()},
+                               {{num_seqs, width}, XLA_FFI_DataType_S32, ahead.data()},
                                {new_dims, type, new_keys.bytes.data()},
                                {new_dims, type, new_values.bytes.data()}};
   if (has_scales) {

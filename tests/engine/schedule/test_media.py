@@ -143,3 +143,99 @@ def test_others_run_while_a_prompt_waits_for_its_rows():
     scheduler.add(sees("a", b"1", first=0))
     scheduler.add(make_request("t"))
     assert "t" in "".join(names(step(scheduler)[0]) for _ in range(2))
+
+
+WHOLE = 10  # rows of a medium that no step cuts, of which a row of a step holds four
+
+
+def whole_scheduler(**sizes):
+    media = RowShapes(6, WHOLE, (WHOLE,), NUM_PARTS, (1, 1, 3), is_whole=True)
+    sizes = {"num_pages": 60, "max_tokens": 16, "media": media, "encoder_parts": NUM_PARTS} | sizes
+    return make_scheduler(**sizes)
+
+
+def shows_whole(name, starts, prompt_len, **options):
+    """Return a request with media that begin at some positions."""
+    media = tuple(
+        PlacedMedium(Medium(name[0].encode() + bytes([number]), PIXELS, WHOLE), start)
+        for number, start in enumerate(starts)
+    )
+    return make_request(name, prompt_len=prompt_len, media=media, **options)
+
+
+def chunks_of(scheduler):
+    """Run to the end, and return the chunks of each request, none of which cuts a medium."""
+    found = {}
+    while not scheduler.is_idle:
+        plan, _ = step(scheduler)
+        scheduler.check_integrity()
+        for planned in plan.seqs:
+            if planned.token_ids:
+                end = planned.start + len(planned.token_ids)
+                media = planned.sequence.request.media
+                assert not [placed for placed in media if placed.start < end < placed.end]
+                found.setdefault(planned.sequence.request.id, []).append((planned.start, end))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("starts", "prompt_len", "expected"),
+    [
+        ([0], 12, [(0, 12)]),
+        ([0], 24, [(0, 16), (16, 24)]),
+        ([6], 30, [(0, 4), (4, 20), (20, 30)]),  # a step of sixteen tokens would end within it
+        ([2, 13], 30, [(0, 12), (12, 28), (28, 30)]),
+        ([1, 12, 23], 40, [(0, 12), (12, 22), (22, 36), (36, 40)]),  # the second and the third share a row
+    ],
+)
+def test_a_medium_whose_rows_see_each_other_is_computed_in_one_step(starts, prompt_len, expected):
+    scheduler = whole_scheduler()
+    scheduler.add(shows_whole("a", starts, prompt_len))
+    assert chunks_of(scheduler)["a"] == expected
+
+
+def test_beside_sequences_that_decode_a_medium_is_one_step_though_it_has_more_tokens_than_they_wait_for():
+    scheduler = whole_scheduler(num_slots=3, step_cost_tokens=1)
+    scheduler.add(make_request("t", max_tokens=40))
+    step(scheduler)
+    scheduler.add(shows_whole("a", [5, 17], 40))
+    found = chunks_of(scheduler)["a"]
+    sizes = {end - start for start, end in found if start in {4, 15, 16}}
+    assert max(sizes) >= WHOLE
+    assert sum(end - start for start, end in found) == 40
+
+
+def test_a_medium_that_the_rest_of_a_step_does_not_hold_is_the_first_of_a_later_one():
+    scheduler = whole_scheduler(num_slots=3)
+    for name in ("a", "b"):
+        scheduler.add(shows_whole(name, [1], 14))
+    found = chunks_of(scheduler)
+    assert found == {"a": [(0, 14)], "b": [(0, 14)]}
+
+
+def test_no_medium_is_cut_whatever_arrives_leaves_or_loses_its_pages():
+    chance = random.Random(40)
+    scheduler, open_ones = whole_scheduler(num_slots=3, num_pages=22, step_cost_tokens=2), []
+    num_computed = 0
+    for number in range(500):
+        if chance.random() < 0.25:
+            starts, position = [], 0
+            for _ in range(chance.randrange(4)):
+                position += chance.randrange(1, 9)
+                starts.append(position)
+                position += WHOLE
+            length = position + chance.randrange(1, 20)
+            open_ones.append(scheduler.add(shows_whole(f"{chance.choice('abc')}{number}", starts, length)))
+        if open_ones and chance.random() < 0.1:
+            scheduler.abort(open_ones.pop(chance.randrange(len(open_ones))))
+        if not scheduler.is_idle:
+            plan, _ = step(scheduler)
+            for planned in plan.seqs:
+                end = planned.start + planned.num_tokens
+                media = planned.sequence.request.media
+                assert not [placed for placed in media if placed.start < end < placed.end]
+                num_computed += len(planned.rows)
+        scheduler.check_integrity()
+    chunks_of(scheduler)
+    assert scheduler.num_preemptions > 0
+    assert num_computed > 100

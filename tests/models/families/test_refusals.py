@@ -83,7 +83,6 @@ def test_a_list_of_factors_of_the_wrong_length_is_refused():
     [
         ("deepseek_v2", "latent vector"),
         ("deepseek_v3", "latent vector"),
-        ("gemma3", "images"),
         ("gpt2_hyena", "convolutions"),
         ("mamba2", "recurrent"),
         ("qwen3_5", "recurrent"),
