@@ -159,8 +159,8 @@ def test_one_long_sequence_among_short_ones_gets_what_the_reference_gives():
 
 
 def test_a_program_takes_several_items_where_these_are_more_than_programs(monkeypatch):
-    monkeypatch.setattr(gpu, "ENOUGH_PROGRAMS", 4)
-    monkeypatch.setattr(gpu, "PROGRAMS_AT_ONCE", 4)
+    for name, value in {"ENOUGH_PROGRAMS": 4, "PROGRAMS_AT_ONCE": 4, "USUAL_TOKENS": 128}.items():
+        monkeypatch.setattr(gpu, name, value)
     batch = Batch(4, 1024, group=1, scoring=Scoring(0.3))  # traced with these constants alone
     expected, attended = batch.run(np.array([700, 3, 512, 0], np.int32), np.array([1, 1, 1, 0], np.int32))
     np.testing.assert_allclose(attended, expected, atol=SAME_ATTENTION_ATOL, rtol=0)
