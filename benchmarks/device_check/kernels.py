@@ -20,6 +20,9 @@ CASES = (
     *(replace(BFLOAT16, head_dim=head_dim) for head_dim in (64, 80, 96, 256)),
     *(replace(BFLOAT16, group=group) for group in (1, 3, 7, 8)),
     replace(BFLOAT16, num_chunks=32_768 // CHUNK),
+    # One long sequence among short ones, and as many splits as make several for a program.
+    replace(BFLOAT16, num_chunks=8192 // CHUNK, num_seqs=8, shorter=CHUNK - 4),
+    replace(BFLOAT16, num_chunks=8192 // CHUNK, num_seqs=8),
     replace(BFLOAT16, head_dim=256, looks_ahead=True, scoring=Scoring(256**-0.5, sliding_window=1024)),
 )
 TINY_CASES = tuple(
@@ -37,9 +40,10 @@ def _check(case: Case) -> Row:
     heads = HeadShape(case.num_kv_heads, case.head_dim, case.dtype, looks_ahead=case.looks_ahead)
     choice = choose_kernel(jax.devices()[0], heads)
     difference = largest_difference(choice.kernel(), case)
-    num_tokens = case.chunk * case.num_chunks
+    longest, others = (case.num_chunks * (case.chunk - less) for less in (0, case.shorter))
+    lengths = f"{longest} and {case.num_seqs - 1} times {others} tokens"
     return {
-        "check": f"{case.dtype}, heads of {case.head_dim}, groups of {case.group}, {num_tokens} tokens"
+        "check": f"{case.dtype}, heads of {case.head_dim}, groups of {case.group}, {lengths}"
         + (", looking ahead" if case.looks_ahead else ""),
         "passed": difference <= case.tolerance,  # a NaN fails
         "kernel": choice.name.value,

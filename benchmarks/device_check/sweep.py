@@ -1,4 +1,4 @@
-"""The attention kernel of a GPU with other tiles, stages, warps and splits: the constants of `service/kernels/gpu.py`.
+"""The attention kernel of a GPU with other tiles, stages, warps and grids: the constants of `service/kernels/gpu.py`.
 
 All choices of a load are compiled at the same time, and measured one after the other.
 """
@@ -26,24 +26,32 @@ from service.kernels.reference import KVPages
 
 NUM_KV_HEADS, GROUP, HEAD_DIM, PAGE_SIZE = 8, 4, 128, 16  # of Llama 3.1 8B
 DTYPE = jnp.bfloat16
-STAGES, WARPS, TILE_KIB, PROGRAMS = (2, 3, 4), (4, 8), (16, 32), (256, 1024)
+STAGES, WARPS, TILE_KIB = (2, 3, 4), (4, 8), (16, 32)
+PROGRAMS = ((256, 256), (1024, 256), (1024, 512))  # enough, and at once
 BEST_SHOWN = 6
 ROUNDS, CALLS = 3, 16
-LIMIT_S = 45
+LIMIT_S = 75
 
 
 @dataclass(frozen=True)
 class Load:
     """Sequences that decode, or a prompt in rows."""
 
-    num_seqs: int
-    shortest: int  # cached tokens; the others are evenly between the two
-    longest: int
+    lengths: tuple[int, ...]  # cached tokens
     width: int = 1  # new tokens of each
 
+    def __str__(self) -> str:
+        return f"{len(self.lengths)} sequences of {min(self.lengths)} to {max(self.lengths)}, {self.width} new"
 
-LOADS = (Load(64, 1024, 1024), Load(1, 1024, 1024), Load(32, 1024, 8192), Load(32, 2048, 2048, 64))
-TINY_LOADS = (Load(2, 32, 64),)
+
+LOADS = (
+    Load((1024,) * 64),
+    Load((1024,)),
+    Load(tuple(range(1024, 8193, 231))),  # 32 sequences
+    Load((32_768, *(200,) * 32)),
+    Load((2048,) * 32, 64),
+)
+TINY_LOADS = (Load((300, 32)),)
 
 
 def main(out: Path, *, is_tiny: bool) -> None:
@@ -52,8 +60,8 @@ def main(out: Path, *, is_tiny: bool) -> None:
         write_part(out, "sweep", [{"check": "kernel of a GPU", "passed": True, "note": "no GPU"}])
         return
     end_s = time.perf_counter() + LIMIT_S
-    today = (gpu.NUM_STAGES, gpu.NUM_WARPS, gpu.TILE_BYTES // 1024, gpu.ENOUGH_PROGRAMS)
-    others = [] if is_tiny else itertools.product(STAGES, WARPS, TILE_KIB, PROGRAMS)
+    today = (gpu.NUM_STAGES, gpu.NUM_WARPS, gpu.TILE_BYTES // 1024, gpu.ENOUGH_PROGRAMS, gpu.PROGRAMS_AT_ONCE)
+    others = [] if is_tiny else [(*tile, *grid) for *tile, grid in itertools.product(STAGES, WARPS, TILE_KIB, PROGRAMS)]
     choices = list(dict.fromkeys([today, *others]))
     rows: list[Row] = []
     for load in TINY_LOADS if is_tiny else LOADS:
@@ -65,13 +73,12 @@ def main(out: Path, *, is_tiny: bool) -> None:
 
 
 def _row(load: Load, choice: tuple[int, ...], seconds: float, *, is_today: bool) -> Row:
-    num_read = load.num_seqs * (load.shortest + load.longest) // 2
     return {
-        "check": f"{load.num_seqs} sequences of {load.shortest} to {load.longest}, {load.width} new",
+        "check": str(load),
         "passed": True,
-        **dict(zip(("stages", "warps", "KiB", "programs"), choice, strict=True)),
+        **dict(zip(("stages", "warps", "KiB", "programs", "at once"), choice, strict=True)),
         "us": round(seconds * 1e6, 1),
-        "GB/s": round(2 * 2 * num_read * NUM_KV_HEADS * HEAD_DIM / seconds / 1e9),
+        "GB/s": round(2 * 2 * sum(load.lengths) * NUM_KV_HEADS * HEAD_DIM / seconds / 1e9),
         "note": "as it is" if is_today else "",
     }
 
@@ -84,8 +91,8 @@ def _measure(
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 2)) as pool:
         made: dict[tuple[int, ...], Future[Callable[[], float]]] = {}
         for choice in choices:
-            gpu.NUM_STAGES, gpu.NUM_WARPS, gpu.ENOUGH_PROGRAMS = choice[0], choice[1], choice[3]
-            gpu.TILE_BYTES = choice[2] * 1024
+            gpu.NUM_STAGES, gpu.NUM_WARPS, gpu.TILE_BYTES = choice[0], choice[1], choice[2] * 1024
+            gpu.ENOUGH_PROGRAMS, gpu.PROGRAMS_AT_ONCE = choice[3:]
             made[choice] = pool.submit(_prepare(load, is_tiny=is_tiny))
         for choice, run in made.items():
             try:
@@ -100,17 +107,22 @@ def _measure(
 def _prepare(load: Load, *, is_tiny: bool) -> Callable[[], Callable[[], float]]:
     """Trace many calls in one program, so that no launch is waited for; return what compiles it."""
     kernel = gpu.TritonAttention(interpret=is_tiny)
-    num_pages = load.longest // PAGE_SIZE
-    layout = CacheLayout(load.num_seqs * num_pages, PAGE_SIZE)
-    heads = (load.num_seqs, load.width, NUM_KV_HEADS)
+    num_seqs, num_pages = len(load.lengths), [-(-length // PAGE_SIZE) for length in load.lengths]
+    layout = CacheLayout(sum(num_pages), PAGE_SIZE)
+    heads = (num_seqs, load.width, NUM_KV_HEADS)
     pages_of = jax.ShapeDtypeStruct((layout.num_pages, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM), DTYPE)
     query_of, new_of = (jax.ShapeDtypeStruct((*heads, *size), DTYPE) for size in ((GROUP, HEAD_DIM), (HEAD_DIM,)))
-    table = np.random.RandomState(0).permutation(layout.num_pages).reshape(load.num_seqs, num_pages).astype(np.int32)
-    starts = np.linspace(load.shortest, load.longest, load.num_seqs).astype(np.int32) - load.width
+    pages, table = (
+        np.random.RandomState(0).permutation(layout.num_pages),
+        np.zeros((num_seqs, max(num_pages)), np.int32),
+    )
+    for row, own in zip(table, np.split(pages, np.cumsum(num_pages)[:-1]), strict=True):
+        row[: len(own)] = own
+    starts = np.array(load.lengths, np.int32) - load.width
 
     @jax.jit
     def attend_often(query: jax.Array, new_keys: jax.Array, new_values: jax.Array, cache: KVPages) -> jax.Array:
-        paging = Paging(jnp.asarray(starts), jnp.full(load.num_seqs, load.width, jnp.int32), jnp.asarray(table))
+        paging = Paging(jnp.asarray(starts), jnp.full(num_seqs, load.width, jnp.int32), jnp.asarray(table))
 
         def attend(_: jax.Array, carry: tuple[jax.Array, KVPages]) -> tuple[jax.Array, KVPages]:
             query, cache = carry

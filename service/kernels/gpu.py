@@ -7,10 +7,12 @@ and a tile of positions form a matrix product, whether the rows are heads of one
     token    0       0       0       1       1       1
     head     0       1       2       0       1       2
 
-    grid     (row blocks x splits of the context, kv_head, sequence)
+    grid     (programs, kv_head)
 
-Few query rows over a long context would leave most of the chip idle. Then the context is split among programs that each
-output a partial softmax, and the partial results are combined afterwards (flash-decoding).
+Without splits there is a program for each block of rows. Few query rows over a long context would leave most of the
+chip idle, and so would one long sequence among short ones. Then the positions that a block reads are split, and a list
+tells each program of a fixed grid what it does (`gpu_work.py`). Splits output a partial softmax, and a second kernel
+combines these (flash-decoding, `gpu_join.py`).
 
 Why Pallas on Triton: it runs on Ampere, Ada (Cloud Run's L4) and newer, and in interpret mode without a GPU. Pallas on
 Mosaic needs Hopper; cuDNN's paged attention, as called by JAX, requires exactly as many pages as its tables have
@@ -22,35 +24,38 @@ inference" (splits); Kwon et al. 2023, arXiv:2309.06180 (pages).
 """
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
-from jaxtyping import Array, Float
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
-from service.kernels.gpu_tile import LOG2_E, Tile, attend_tile
-from service.kernels.kv import KV
+from service.kernels.gpu_join import JoinOperands, join_splits
+from service.kernels.gpu_tile import Operands, Outputs, Parts, attend_tiles, of_kv_head
+from service.kernels.gpu_work import Tile, work_list
 from service.kernels.paging import Paging
 from service.kernels.products.quantized import FP8
 from service.kernels.reference import KVPages, PagedReference, write_tokens
 
 # Tile sizes such that queries and the stages of keys and values fit into an L4's 99 KiB of shared memory. Of 24 choices
-# of stages, warps, tiles and programs on an H200, these are near the best for every load that was tried: 64 sequences
-# of 1,024 tokens, one, 32 of 1,024 to 8,192, and a prompt of 2,048.
+# of stages, warps, tiles and programs on an H200, when all sequences of a step had as many splits, these were near the
+# best for every load that was tried: 64 sequences of 1,024 tokens, one, 32 of 1,024 to 8,192, and a prompt of 2,048.
 SMALLEST_TILE = 16  # query rows, positions and dimensions of a product on tensor cores
 MOST_ROWS = 64  # query rows of a tile
 MOST_POSITIONS = 128  # of a tile
 TILE_BYTES = 16 * 1024  # of the queries, the keys or the values of one tile
 NUM_WARPS, NUM_STAGES = 4, 3
-# The context is split if there are fewer programs: eight per multiprocessor of the largest chips, so that one long
-# sequence among short ones keeps none of them waiting for long.
+# Positions are split if there are fewer programs: eight per multiprocessor of the largest chips. That many share the
+# sequences of a step if each has a usual number of cached tokens; a longer one has more splits.
 ENOUGH_PROGRAMS = 1024
-SHORTEST_SPLIT = 128  # positions
+USUAL_TOKENS = 1024
+# One long sequence among many is split among about as many programs as the largest chips run at once, so that none
+# takes longer than the sequence's own share of a step.
+PROGRAMS_AT_ONCE = 256
+SHORTEST_SPLIT = 128  # positions, of a sequence that fills its context
 
 
 @dataclass(frozen=True)
@@ -71,95 +76,97 @@ class TritonAttention(PagedReference):
         sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, KVPages]:
         """Write the new tokens into their pages and attend over the pages in place."""
-        width, num_kv_heads, group, head_dim = query.shape[1:]
-        page_size = cache.keys.shape[2]
-        context = paging.page_table.shape[1] * page_size
-        queries, vectors = (TILE_BYTES // (_power_of_two(head_dim) * of.dtype.itemsize) for of in (query, cache.keys))
-        num_rows = _power_of_two(width * group, most=min(MOST_ROWS, queries))
-        window = scoring.sliding_window
-        reach = context if window is None else min(context, window + width)
-        num_blocks = pl.cdiv(width * group, num_rows)
-        tile = Tile(
-            num_rows=num_rows,
-            num_positions=_power_of_two(vectors, most=MOST_POSITIONS),
-            num_splits=_num_splits(len(query) * num_kv_heads * num_blocks, reach),
-            width=width,
-            group=group,
-            page_size=page_size,
-            scoring=scoring,
-            stored=np.dtype(cache.keys.dtype),
-            is_unfinished=sinks is not None,
-            looks_ahead=paging.ahead is not None,
-        )
+        tile = _tile(query, cache, paging, scoring)
         if not tile.writes:
             with jax.named_scope("cache_update"):
                 cache = write_tokens(cache, new_keys, new_values, paging)
         with jax.named_scope("attention"):
-            outputs = self._attend_rows(query, (new_keys, new_values), cache.map(_loadable), paging, tile)
-            if tile.writes:
-                num_arrays = len(_arrays(cache))
-                outputs, written = outputs[:-num_arrays], outputs[-num_arrays:]
-                cache = KVPages(*(_as(part, like) for part, like in zip(written, _arrays(cache), strict=True)))
-            attended = outputs[0] if tile.is_finished else _join(*outputs, sinks=sinks).astype(query.dtype)
+            operands = Operands(
+                pages=cache.map(_loadable),
+                query=query,
+                paging=paging,
+                new=(new_keys, new_values) if tile.writes else None,
+                sinks=sinks,
+                ends=work_list(paging, tile) if tile.is_split else None,
+            )
+            outputs = self._attend_rows(operands, tile)
+            attended = outputs.attended
+            if outputs.pages is not None:
+                cache = outputs.pages.map(_as, cache)
+            if outputs.parts is not None:
+                joined = JoinOperands(attended, outputs.parts, operands.ends, sinks)
+                attended = join_splits(joined, tile, interpret=self.interpret)
             return attended, cache
 
-    def _attend_rows(
-        self,
-        query: QueryHeads,
-        new: tuple[KVHeads, KVHeads],
-        pages: KVPages,
-        paging: Paging,
-        tile: Tile,
-    ) -> Sequence[jax.Array]:
-        """Return the results, or the three parts of unfinished ones by split; then the pages, if the kernel writes."""
-        num_seqs, width, num_kv_heads, group, head_dim = query.shape
-        splits = tile.num_splits
-        number = pl.BlockSpec((None,), lambda i, head, seq: (seq,))
-        table = pl.BlockSpec((None, paging.page_table.shape[1]), lambda i, head, seq: (seq, 0))
-        heads = pl.BlockSpec((None, width, None, group, head_dim), lambda i, head, seq: (seq, 0, head, 0, 0))
-        of_pages = [(part, _of_kv_head(part)) for part in _arrays(pages)]
-        operands = [(query, heads), (paging.page_table, table), (paging.start, number), (paging.num_tokens, number)]
-        first_page = len(operands)
-        operands += of_pages
-        if paging.ahead is not None:
-            operands.append((paging.ahead, pl.BlockSpec((None, width), lambda i, head, seq: (seq, 0))))
-        if tile.is_finished:
-            outputs = [(jax.ShapeDtypeStruct(query.shape, query.dtype), heads)]
-        else:
-            by_split = pl.BlockSpec(
-                (None, None, width, None, group), lambda i, head, seq: (i % splits, seq, 0, head, 0)
-            )
-            weighted = pl.BlockSpec(
-                (None, None, width, None, group, head_dim), lambda i, head, seq: (i % splits, seq, 0, head, 0, 0)
-            )
-            shape = (splits, *query.shape)
-            outputs = [
-                (jax.ShapeDtypeStruct(shape, jnp.float32), weighted),
-                *[(jax.ShapeDtypeStruct(shape[:-1], jnp.float32), by_split)] * 2,
-            ]
-        aliases = {}
-        if tile.writes:
-            aliases = {first_page + index: len(outputs) + index for index in range(len(of_pages))}
-            of_token = pl.BlockSpec((None, width, None, head_dim), lambda i, head, seq: (seq, 0, head, 0))
-            operands += [(part, of_token) for part in new]
-            outputs += [(jax.ShapeDtypeStruct(part.shape, part.dtype), spec) for part, spec in of_pages]
-        num_blocks = pl.cdiv(width * group, tile.num_rows)
-        return pl.pallas_call(
-            functools.partial(attend_tile, tile=tile),
-            grid=(num_blocks * splits, num_kv_heads, num_seqs),
-            in_specs=[spec for _, spec in operands],
-            out_specs=[spec for _, spec in outputs],
-            out_shape=[shape for shape, _ in outputs],
-            input_output_aliases=aliases,
+    def _attend_rows(self, operands: Operands, tile: Tile) -> Outputs:
+        query, pages = operands.query, operands.pages
+        num_kv_heads, head_dim = query.shape[2], query.shape[-1]
+        specs = Operands(
+            pages=pages.map(lambda part: of_kv_head(part, 1)),
+            query=of_kv_head(query, 2),
+            paging=jax.tree.map(of_kv_head, operands.paging),
+            new=None if operands.new is None else tuple(of_kv_head(part, 2) for part in operands.new),
+            sinks=None if operands.sinks is None else of_kv_head(operands.sinks, 0),
+            ends=None if operands.ends is None else of_kv_head(operands.ends),
+        )
+        outputs = Outputs(pages if tile.writes else None, query, _parts(tile, num_kv_heads, head_dim))
+        shapes = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype), outputs)
+        of_outputs = Outputs(
+            pages=specs.pages if tile.writes else None,
+            attended=specs.query,
+            parts=None if outputs.parts is None else Parts(*(of_kv_head(part, 1) for part in outputs.parts)),
+        )
+        num_blocks = tile.num_seqs * tile.num_blocks
+        num_programs = min(tile.most_items, max(num_blocks, ENOUGH_PROGRAMS // num_kv_heads))
+        num_arrays = len(jax.tree.leaves(outputs.pages))
+        [outputs] = pl.pallas_call(
+            functools.partial(attend_tiles, tile=tile),
+            grid=(num_programs, num_kv_heads),
+            in_specs=(specs,),
+            out_specs=(of_outputs,),
+            out_shape=(shapes,),
+            input_output_aliases={index: index for index in range(num_arrays)},
             compiler_params=plgpu.CompilerParams(num_warps=NUM_WARPS, num_stages=NUM_STAGES),
             interpret=self.interpret,
             name="paged_attention",
-        )(*[operand for operand, _ in operands])
+        )(operands)
+        return outputs
 
 
-def _arrays(kv: KV) -> list[jax.Array]:
-    """Return the keys and the values, and their scales if there are any."""
-    return [part for part in kv if part is not None]
+def _tile(query: QueryHeads, cache: KVPages, paging: Paging, scoring: Scoring) -> Tile:
+    """Return the constants of a call, which follow from its shapes."""
+    num_seqs, width, num_kv_heads, group, head_dim = query.shape
+    page_size = cache.keys.shape[2]
+    queries, vectors = (TILE_BYTES // (_power_of_two(head_dim) * of.dtype.itemsize) for of in (query, cache.keys))
+    tile = Tile(
+        num_rows=_power_of_two(width * group, most=min(MOST_ROWS, queries)),
+        num_positions=_power_of_two(vectors, most=MOST_POSITIONS),
+        num_seqs=num_seqs,
+        width=width,
+        group=group,
+        page_size=page_size,
+        scoring=scoring,
+        stored=np.dtype(cache.keys.dtype),
+    )
+    context, window = paging.page_table.shape[1] * page_size, scoring.sliding_window
+    reach = context if window is None else min(context, window + width)
+    num_programs = num_seqs * tile.num_blocks * num_kv_heads
+    # Rows of a prompt are read together, so none of them is much longer than the others.
+    most_splits = max(ENOUGH_PROGRAMS // num_programs, PROGRAMS_AT_ONCE // num_kv_heads if tile.writes else 0)
+    return replace(
+        tile,
+        most_splits=max(1, min(most_splits, reach // SHORTEST_SPLIT)),
+        shortest_split=max(1, num_programs * USUAL_TOKENS // ENOUGH_PROGRAMS // tile.num_positions),
+    )
+
+
+def _parts(tile: Tile, num_kv_heads: int, head_dim: int) -> Parts | None:
+    """Return the shapes of partial results."""
+    if not tile.is_split:
+        return None
+    rows = (tile.most_items, num_kv_heads, min(tile.num_rows, tile.width * tile.group))
+    of_rows = jax.ShapeDtypeStruct(rows, jnp.float32)
+    return Parts(jax.ShapeDtypeStruct((*rows, head_dim), jnp.float32), of_rows, of_rows)
 
 
 def _loadable(part: jax.Array) -> jax.Array:
@@ -169,40 +176,6 @@ def _loadable(part: jax.Array) -> jax.Array:
 
 def _as(part: jax.Array, like: jax.Array) -> jax.Array:
     return part if part.dtype == like.dtype else jax.lax.bitcast_convert_type(part, like.dtype)
-
-
-def _of_kv_head(part: jax.Array) -> pl.BlockSpec:
-    """Return the block that is one KV head of all pages."""
-    return pl.BlockSpec((part.shape[0], None, *part.shape[2:]), lambda i, head, seq: (0, head, 0, 0))
-
-
-def _join(
-    weighted: Float[Array, "split seq token kv_head group dim"],
-    highest: Float[Array, "split seq token kv_head group"],
-    totals: Float[Array, "split seq token kv_head group"],
-    *,
-    sinks: Sinks | None,
-) -> Float[Array, "seq token kv_head group dim"]:
-    """Combine the partial softmaxes of each query head's splits, and its sink if there is one.
-
-    Split by split, so that XLA makes one kernel of it: of reductions it makes four.
-    """
-    parts = list(zip(weighted, highest, totals, strict=True))
-    highest_of_all = functools.reduce(jnp.maximum, highest)
-    of_sinks = None if sinks is None else sinks.astype(jnp.float32)[None, None] * LOG2_E  # scores are exponents of 2
-    if of_sinks is not None:
-        highest_of_all = jnp.maximum(highest_of_all, of_sinks)
-    shares = [jnp.exp2(of_split - highest_of_all) for _, of_split, _ in parts]
-    total = sum(of_split * share for (_, _, of_split), share in zip(parts, shares, strict=True))
-    if of_sinks is not None:
-        total = total + jnp.exp2(of_sinks - highest_of_all)
-    joined = sum(of_split * share[..., None] for (of_split, _, _), share in zip(parts, shares, strict=True))
-    return joined / jnp.where(total == 0, 1, total)[..., None]
-
-
-def _num_splits(num_programs: int, reach: int) -> int:
-    """Return the number of splits of a context: enough programs to keep the chip busy, but no very short splits."""
-    return max(1, min(ENOUGH_PROGRAMS // num_programs, reach // SHORTEST_SPLIT))
 
 
 def _power_of_two(size: int, *, most: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""One program of the GPU attention kernel: a tile of query rows of a KV head over a range of the sequence's positions.
+"""One program of the GPU attention kernel: tiles of query rows of a KV head, over ranges of their sequences' positions.
 
 Masking uses selection: keys and values outside a sequence's tokens are never loaded, and masked scores are replaced
 before use, so NaNs at masked positions have no effect.
@@ -6,19 +6,15 @@ before use, so NaNs at masked positions have no effect.
 
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from service.kernels.attention import Scoring
-from service.kernels.kv import has_scales
+from service.kernels.gpu_work import AFTER_ALL, Item, Span, Tile, item_at, last_token_of, span_of, split_of
 from service.kernels.limits import LARGEST_CACHED
 from service.kernels.products.quantized import FP8
 from service.kernels.reference import MASKED_SCORE, is_visible
@@ -28,117 +24,102 @@ Scalar = Int[Array, ""]
 LOG2_E = math.log2(math.e)  # exp(x) = exp2(x * LOG2_E), and the hardware has exp2 only
 
 
-@dataclass(frozen=True)
-class Tile:
-    """The constants of a kernel call."""
+class Operands(NamedTuple):
+    """What a call reads, whole arrays; a program sees one KV head of each. None for what a call does not have."""
 
-    num_rows: int  # query rows of one program
-    num_positions: int  # key positions of one tile step, which is one iteration of the program's loop
-    num_splits: int  # programs that share the context of the same query rows
-    width: int  # new tokens of a sequence
-    group: int  # query heads of a KV head, and so query rows of one token
-    page_size: int  # token positions
-    scoring: Scoring
-    stored: np.dtype  # of cached keys and values; FP8 is passed as uint8
-    is_unfinished: bool  # whether something is left to be added to the softmax even with one split
-    looks_ahead: bool = False  # whether tokens see positions after their own, [token]
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether a program outputs results; otherwise, sums of weighted values, highest scores and sums of weights."""
-        return self.num_splits == 1 and not self.is_unfinished
-
-    @property
-    def is_fp8(self) -> bool:
-        """Whether keys and values are FP8, passed as uint8."""
-        return self.stored == FP8
-
-    @property
-    def has_scales(self) -> bool:
-        """Whether keys and values have scales, [page, position, 1]."""
-        return has_scales(self.stored)
-
-    @property
-    def writes(self) -> bool:
-        """Whether the kernel writes the new tokens into their pages: one of each sequence."""
-        return self.width == 1
+    pages: Any  # KV of [page, kv_head, position, dim]
+    query: Ref  # [seq, token, kv_head, group, dim]
+    paging: Any  # Paging
+    new: Any | None  # key and value, [seq, token, kv_head, dim], `Tile.writes`
+    sinks: Ref | None  # [kv_head, group]
+    ends: Ref | None  # [block], the list, `Tile.is_split`
 
 
-class _Refs(NamedTuple):
-    """What a kernel call reads and writes beyond what every call does."""
+class Parts(NamedTuple):
+    """Softmaxes over splits."""
 
-    scales: Sequence[Ref]  # [page, position, 1], of keys and values, `Tile.has_scales`
-    ahead: Sequence[Ref]  # [token], positions after its own that a token sees, `Tile.looks_ahead`
-    new: Sequence[Ref]  # [token, dim], key and value, `Tile.writes`
-    outputs: Sequence[Ref]  # one if `Tile.is_finished`, else three
-    pages: Sequence[Ref]  # the keys, the values and their scales to be written, `Tile.writes`
-
-    @classmethod
-    def of(cls, refs: Sequence[Ref], tile: Tile) -> "_Refs":
-        num_scales = 2 if tile.has_scales else 0
-        num_new, num_pages = (2, 2 + num_scales) if tile.writes else (0, 0)
-        first_new = num_scales + tile.looks_ahead
-        first_output, first_page = first_new + num_new, len(refs) - num_pages
-        return cls(
-            refs[:num_scales],
-            refs[num_scales:first_new],
-            refs[first_new:first_output],
-            refs[first_output:first_page],
-            refs[first_page:],
-        )
+    weighted: Ref  # [item, kv_head, row, dim], sums of weighted values
+    highest: Ref  # [item, kv_head, row], scores
+    totals: Ref  # [item, kv_head, row], sums of weights
 
 
-def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
-    query_ref: Ref,  # [token, group, dim]
-    table_ref: Ref,  # [page], of this sequence
-    start_ref: Ref,  # []
-    num_tokens_ref: Ref,  # []
-    keys_ref: Ref,  # [page, position, dim]
-    values_ref: Ref,  # [page, position, dim]
-    *refs: Ref,  # in the order of `_Refs`
-    tile: Tile,
-) -> None:
-    """Attend from each query row to the visible positions in this program's range."""
-    block, split = pl.program_id(0) // tile.num_splits, pl.program_id(0) % tile.num_splits
-    start, num_tokens = start_ref[()], num_tokens_ref[()]
-    scale_refs, ahead_refs, new_refs, (out_ref, *unfinished_refs), page_refs = _Refs.of(refs, tile)
-    head_dim = keys_ref.shape[-1]
+class Outputs(NamedTuple):
+    """What a call writes, likewise."""
+
+    pages: Any | None  # KV with the new tokens, `Tile.writes`
+    attended: Ref  # [seq, token, kv_head, group, dim], of blocks with one split
+    parts: Parts | None  # of the others, `Tile.is_split`
+
+
+def of_kv_head(array: Any, axis: int | None = None) -> pl.BlockSpec:
+    """Return the block that is one KV head of an array, or all of an array without such an axis."""
+    shape = [None if index == axis else size for index, size in enumerate(array.shape)]
+
+    def place(_: Scalar, head: Scalar, *__: Scalar) -> tuple[Scalar | int, ...]:
+        return tuple(head if index == axis else 0 for index in range(len(shape)))
+
+    return pl.BlockSpec(tuple(shape), place)
+
+
+def attend_tiles(operands: Operands, outputs: Outputs, *, tile: Tile) -> None:
+    """Attend for each item of the list that is this program's; without a list, for the block with its number."""
+    if operands.ends is None:
+        item = Item(pl.program_id(0), jnp.int32(0), jnp.int32(1))
+        _attend_tile(operands, outputs, item, jnp.int32(0), tile)
+        return
+    num_blocks = tile.num_seqs * tile.num_blocks
+    blocks = jnp.arange(pl.next_power_of_2(num_blocks), dtype=jnp.int32)
+    ends = plgpu.load(operands.ends.at[blocks], mask=blocks < num_blocks, other=AFTER_ALL)
+    num_items = jnp.max(jnp.where(blocks < num_blocks, ends, 0))
+    program, num_programs = pl.program_id(0), pl.num_programs(0)
+
+    def take(turn: Scalar, _: tuple[()]) -> tuple[()]:
+        index = program + turn * num_programs
+        _attend_tile(operands, outputs, item_at(index, ends), index, tile)
+        return ()
+
+    jax.lax.fori_loop(jnp.int32(0), pl.cdiv(num_items - program, num_programs), take, ())
+
+
+def _attend_tile(operands: Operands, outputs: Outputs, item: Item, index: Scalar, tile: Tile) -> None:
+    """Attend from each query row of a block to the visible positions of one of its splits."""
+    seq, block = item.block // tile.num_blocks, item.block % tile.num_blocks
+    pages, paging = operands.pages, operands.paging
+    head_dim = pages.keys.shape[-1]
     columns = jnp.arange(pl.next_power_of_2(head_dim), dtype=jnp.int32)
-    rows = block * tile.num_rows + jnp.arange(tile.num_rows, dtype=jnp.int32)
+    in_block = jnp.arange(tile.num_rows, dtype=jnp.int32)
+    rows = block * tile.num_rows + in_block
     tokens, heads = rows // tile.group, rows % tile.group
-    positions = start + tokens
     is_row = tokens < tile.width
-    place = (tokens[:, None], heads[:, None], columns[None, :])
+    place = (seq, tokens[:, None], heads[:, None], columns[None, :])
     mask = is_row[:, None] & (columns < head_dim)[None, :]
-    query = plgpu.load(query_ref.at[place], mask=mask, other=0)
-    last_visible, last_of_all = positions, None
-    for ahead_ref in ahead_refs:
-        is_token = tokens < num_tokens
-        last_visible = positions + plgpu.load(ahead_ref.at[tokens], mask=is_token, other=0)
-        last_of_all = jnp.max(jnp.where(is_token, last_visible, -1))
-    first, last, end = _span(block, split, start, num_tokens, last_visible=last_of_all, tile=tile)
+    query = plgpu.load(operands.query.at[place], mask=mask, other=0)
+    span, positions, last_visible = _sight(paging, seq, block, tokens, tile)
+    first, last, end = split_of(span, item.split, tile)
     load = functools.partial(_load, like=query, head_dim=head_dim, end=end, tile=tile)
     load_scales = functools.partial(_load_scales, end=end, tile=tile)
 
     def step(index: Scalar, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         highest, total, weighted = carry  # [row], [row], [row, dim]
         key_positions = index * tile.num_positions + jnp.arange(tile.num_positions, dtype=jnp.int32)
-        pages = plgpu.load(table_ref.at[key_positions // tile.page_size], mask=key_positions < end, other=0)
-        keys = load(keys_ref, pages, key_positions)
+        page_ids = plgpu.load(
+            paging.page_table.at[seq, key_positions // tile.page_size], mask=key_positions < end, other=0
+        )
+        keys = load(pages.keys, page_ids, key_positions)
         products = _product(query, keys, is_transposed=True)
-        if scale_refs:
-            products = products * load_scales(scale_refs[0], pages, key_positions)
+        if pages.key_scales is not None:
+            products = products * load_scales(pages.key_scales, page_ids, key_positions)
         scores = _scores(products, tile)
         window = tile.scoring.sliding_window
         visible = is_visible(positions[:, None], key_positions, window, last_visible[:, None])
         visible &= (key_positions < end)[None, :]
         new_highest = jnp.maximum(highest, jnp.max(jnp.where(visible, scores, MASKED_SCORE), axis=1))
         weights = jnp.where(visible, jnp.exp2(scores - new_highest[:, None]), 0)
-        values = load(values_ref, pages, key_positions)
+        values = load(pages.values, page_ids, key_positions)
         decay = jnp.exp2(highest - new_highest)
         total = total * decay + jnp.sum(weights, axis=1)
-        if scale_refs:
-            weights = weights * load_scales(scale_refs[1], pages, key_positions)
+        if pages.value_scales is not None:
+            weights = weights * load_scales(pages.value_scales, page_ids, key_positions)
         weighted = weighted * decay[:, None] + _product(weights.astype(values.dtype), values)
         return new_highest, total, weighted
 
@@ -148,27 +129,54 @@ def attend_tile(  # noqa: PLR0917 (Pallas gives them by position)
         jnp.zeros(query.shape, jnp.float32),
     )
     if tile.writes:
-        is_new = (split == 0) & (num_tokens > 0)
-        initial = _write_and_attend(
-            query, new_refs, page_refs, table_ref=table_ref, start=start, is_new=is_new, initial=initial, tile=tile
-        )
+        is_new = (item.split == 0) & (paging.num_tokens[seq] > 0)
+        initial = _write_and_attend(query, operands, outputs.pages, seq=seq, is_new=is_new, initial=initial, tile=tile)
     highest, total, weighted = jax.lax.fori_loop(first, last, step, initial)
-    if unfinished_refs:
-        for ref, of_row in zip(unfinished_refs, (highest, total), strict=True):
-            plgpu.store(ref.at[tokens, heads], of_row, mask=is_row)
-    else:
-        # A padded query row sees no position: 0 / 1.
-        weighted = weighted / jnp.where(total == 0, 1, total)[:, None]
-    plgpu.store(out_ref.at[place], weighted.astype(out_ref.dtype), mask=mask)
+    is_whole = item.num_splits == 1
+    if outputs.parts is not None:
+        places = (index, in_block[:, None], columns[None, :]), (index, in_block), (index, in_block)
+        masks = mask & ~is_whole, is_row & ~is_whole, is_row & ~is_whole
+        for ref, of_part, at, is_stored in zip(outputs.parts, (weighted, highest, total), places, masks, strict=True):
+            plgpu.store(ref.at[at], of_part, mask=is_stored)
+    sinks = None if operands.sinks is None else plgpu.load(operands.sinks.at[heads])
+    finished = _finished(highest, total, weighted, sinks)
+    plgpu.store(outputs.attended.at[place], finished.astype(outputs.attended.dtype), mask=mask & is_whole)
+
+
+def _sight(
+    paging: Any, seq: Scalar, block: Scalar, tokens: Int[Array, " row"], tile: Tile
+) -> tuple[Span, Int[Array, " row"], Int[Array, " row"]]:
+    """Return what a block reads, and of each of its query rows the position and the last position that it sees."""
+    start, num_tokens = paging.start[seq], paging.num_tokens[seq]
+    positions = start + tokens
+    if paging.ahead is None:
+        return span_of(block, start, num_tokens, None, tile), positions, positions
+    ahead = plgpu.load(paging.ahead.at[seq, tokens], mask=tokens < num_tokens, other=0)
+    ahead_of_last = paging.ahead[seq, last_token_of(block, num_tokens, tile)]
+    return span_of(block, start, num_tokens, ahead_of_last, tile), positions, positions + ahead
+
+
+def _finished(
+    highest: Float[Array, " row"],
+    total: Float[Array, " row"],
+    weighted: Float[Array, "row dim"],
+    sinks: Float[Array, " row"] | None,
+) -> Float[Array, "row dim"]:
+    """Return the results of query rows, each with its sink if there are any; of a padded one, which sees nothing, 0."""
+    if sinks is not None:
+        sinks = sinks.astype(jnp.float32) * LOG2_E
+        decay = jnp.exp2(jnp.minimum(highest - sinks, 0))
+        weighted = weighted * decay[:, None]
+        total = total * decay + jnp.exp2(jnp.minimum(sinks - highest, 0))
+    return weighted / jnp.where(total == 0, 1, total)[:, None]
 
 
 def _write_and_attend(
     query: Float[Array, "row dim"],
-    new_refs: Sequence[Ref],  # [token, dim], key and value
-    page_refs: Sequence[Ref],  # [page, position, dim], of keys and values; of their scales, `Tile.has_scales`
+    operands: Operands,
+    written: Any,  # KV
     *,
-    table_ref: Ref,
-    start: Scalar,
+    seq: Scalar,
     is_new: Bool[Array, ""],
     initial: tuple[Array, ...],
     tile: Tile,
@@ -177,11 +185,12 @@ def _write_and_attend(
 
     The loop over positions ends before it, because what one thread has written another may not see yet.
     """
-    head_dim = page_refs[0].shape[-1]
+    start = operands.paging.start[seq]
+    head_dim = operands.pages.keys.shape[-1]
     columns = jnp.arange(query.shape[1], dtype=jnp.int32)
-    page = plgpu.load(table_ref.at[start // tile.page_size], mask=is_new, other=0)
+    page = plgpu.load(operands.paging.page_table.at[seq, start // tile.page_size], mask=is_new, other=0)
     position = start % tile.page_size
-    key, value = (plgpu.load(ref.at[0, columns], mask=columns < head_dim, other=0) for ref in new_refs)
+    key, value = (plgpu.load(ref.at[seq, 0, columns], mask=columns < head_dim, other=0) for ref in operands.new or ())
     if tile.has_scales:
         (stored_key, key_scale), (stored_value, value_scale) = _quantized(key, tile), _quantized(value, tile)
         stored = stored_key, stored_value, key_scale, value_scale
@@ -189,9 +198,9 @@ def _write_and_attend(
     else:
         stored = key.astype(tile.stored), value.astype(tile.stored)
         key, value, key_scale, value_scale = stored[0].astype(query.dtype), stored[1].astype(query.dtype), 1.0, 1.0
-    for ref, vector in zip(page_refs[:2], stored[:2], strict=True):
+    for ref, vector in zip(written[:2], stored[:2], strict=True):
         plgpu.store(ref.at[page, position, columns], vector, mask=is_new & (columns < head_dim))
-    for ref, scale in zip(page_refs[2:], stored[2:], strict=True):
+    for ref, scale in zip(written[2:], stored[2:], strict=False):  # none without scales
         plgpu.store(ref.at[page, position, 0], scale, mask=is_new)
     products = jnp.sum(query.astype(jnp.float32) * key.astype(jnp.float32)[None, :], axis=1)
     scores = _scores(products * key_scale, tile)
@@ -248,30 +257,6 @@ def _load_scales(
     """Load the scales of positions before `end`, with zeros elsewhere."""
     scales = ref.at[pages, key_positions % tile.page_size, jnp.zeros_like(pages)]
     return plgpu.load(scales, mask=key_positions < end, other=0)[None, :]
-
-
-def _span(
-    block: Scalar, split: Scalar, start: Scalar, num_tokens: Scalar, *, last_visible: Scalar | None, tile: Tile
-) -> tuple[Scalar, Scalar, Scalar]:
-    """Return this program's half-open range of tile steps, and the end of the positions that its query rows read.
-
-    The last visible position of all rows is that of the last token, unless it is given. Steps count from position 0 of
-    the sequence; the end is a position.
-    """
-    first_token = block * tile.num_rows // tile.group
-    last_token = jnp.minimum((block * tile.num_rows + tile.num_rows - 1) // tile.group, num_tokens - 1)
-    num_read = last_token if tile.writes else last_token + 1
-    after = start + num_read if last_visible is None else last_visible + 1
-    end = jnp.where(first_token < num_tokens, after, 0)
-    begin = 0
-    window = tile.scoring.sliding_window
-    if window is not None:
-        begin = jnp.maximum(start + first_token - window + 1, 0)
-    first_step, last_step = begin // tile.num_positions, pl.cdiv(end, tile.num_positions)
-    # Splits divide the sequence's positions, not those of the bucket.
-    share = pl.cdiv(jnp.maximum(last_step - first_step, 0), tile.num_splits)
-    first = first_step + split * share
-    return first, jnp.minimum(first + share, last_step), end
 
 
 def _scores(products: Float[Array, " *row"], tile: Tile) -> Float[Array, " *row"]:

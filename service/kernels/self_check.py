@@ -17,13 +17,11 @@ from service.kernels.reference import PagedReference
 # Relative to outputs beyond one: a few roundings in units of the last place; products of float32 may be of TF32.
 TOLERANCES = {"float32": 2e-2, "bfloat16": 2**-5, "float16": 2**-8}
 CACHED_TOLERANCE = 2**-4  # of keys and values in 8 bits, of which some are rounded to the neighbouring number
-NUM_SEQS = 2
-SHORTER = 5  # tokens that the second sequence's first chunk lacks
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is attended to: chunks of the prompts of two sequences, then one token of each."""
+    """What is attended to: chunks of the prompts of some sequences, then one token of each."""
 
     dtype: np.dtype  # of activations
     num_kv_heads: int
@@ -34,8 +32,10 @@ class Case:
     scoring: Scoring | None = None  # None for the usual scale alone
     has_sinks: bool = False
     looks_ahead: bool = False  # whether tokens of a chunk see each other, but for its first and its last
-    chunk: int = 32  # tokens of each sequence in one step
+    chunk: int = 32  # tokens of the first sequence in one step
     num_chunks: int = 2
+    shorter: int = 5  # tokens that each other sequence's chunks lack
+    num_seqs: int = 2
 
     @property
     def tolerance(self) -> float:
@@ -49,10 +49,10 @@ class Case:
 
     def steps(self) -> Iterator[tuple[int, list[int], list[int]]]:
         """Yield the width of each step, and the numbers of cached and of new tokens of each sequence."""
-        starts = [0] * NUM_SEQS
+        starts = [0] * self.num_seqs
         for index in range(self.num_chunks + 1):
             width = self.chunk if index < self.num_chunks else 1
-            counts = [width, max(1, width - SHORTER)]
+            counts = [width, *[max(1, width - self.shorter)] * (self.num_seqs - 1)]
             yield width, starts, counts
             starts = [start + count for start, count in zip(starts, counts, strict=True)]
 
@@ -84,17 +84,17 @@ def find_fault(kernel: AttentionKernel, case: Case) -> str | None:
 def _attend(kernel: AttentionKernel, case: Case, dtype: np.dtype, cached_dtype: np.dtype) -> np.ndarray:
     """Return the outputs of all tokens; inputs are rounded alike, whatever the dtype."""
     scoring = case.scoring or Scoring(case.head_dim**-0.5)
-    layout = CacheLayout(NUM_SEQS * case.pages_of_sequence, case.page_size)
+    layout = CacheLayout(case.num_seqs * case.pages_of_sequence, case.page_size)
     attend = jax.jit(functools.partial(kernel.attend, scoring=scoring), donate_argnums=3)
     cache = kernel.initial_cache(layout, num_kv_heads=case.num_kv_heads, head_dim=case.head_dim, dtype=cached_dtype)
-    table = np.random.RandomState(1).permutation(layout.num_pages).reshape(NUM_SEQS, -1).astype(np.int32)
+    table = np.random.RandomState(1).permutation(layout.num_pages).reshape(case.num_seqs, -1).astype(np.int32)
     sinks = {}
     if case.has_sinks:
         scores = np.random.RandomState(2).randn(case.num_kv_heads, case.group)
         sinks["sinks"] = jnp.asarray(scores.astype(case.dtype).astype(dtype))
     outputs = []
     for index, (width, starts, counts) in enumerate(case.steps()):
-        random, heads = np.random.RandomState(index), (NUM_SEQS, width, case.num_kv_heads)
+        random, heads = np.random.RandomState(index), (case.num_seqs, width, case.num_kv_heads)
         sizes = ((*heads, case.group, case.head_dim), (*heads, case.head_dim), (*heads, case.head_dim))
         arrays = [jnp.asarray(random.randn(*size).astype(case.dtype).astype(dtype)) for size in sizes]
         paging = Paging(jnp.array(starts, jnp.int32), jnp.array(counts, jnp.int32), jnp.asarray(table))

@@ -22,12 +22,13 @@ from scripts.memory_table import IN_4_BITS, MODELS
 from service.compile.aot import compile_programs
 from service.compile.program import Executable, Program
 from service.device.memory import usable_memory_bytes
+from service.engine.shapes import Bucket
 from service.engine.steps.keys import Sample, Sampler, SingleProgram, Whole, samplers, step_keys
 from service.models.weight_spec import device_bytes as weight_bytes
 from service.settings import Settings
 from service.start.devices import use_target
 from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
-from tests.device_targets.hlo import copies_from, count_instructions, host_transfers
+from tests.device_targets.hlo import copies_from, count_instructions, count_kernels, host_transfers
 
 NUM_LAYERS = 2
 NUM_SEQS = 64
@@ -47,8 +48,10 @@ def main(target: str, model: str, kv_dtype: str = "auto", max_loras: str = "0") 
         quantization="int4" if model.endswith(IN_4_BITS) else "none",
     )
     spec = choose_engine_spec(settings, located, devices)
-    programs = [*steps_of(few_layers(spec, NUM_LAYERS)), *whole_step_of(spec)]
-    compiled = compile_programs(programs, num_threads=2)
+    buckets = spec.shapes.decode_buckets
+    smallest, largest = (whole_step_of(spec, bucket) for bucket in (min(buckets), max(buckets)))
+    programs = [*steps_of(few_layers(spec, NUM_LAYERS)), *largest]
+    compiled = compile_programs([*programs, *smallest], num_threads=2)
     report = {
         "kernel": spec.kernel.name,
         "num_devices": spec.mesh.num_devices,
@@ -57,6 +60,9 @@ def main(target: str, model: str, kv_dtype: str = "auto", max_loras: str = "0") 
         "usable_bytes": usable_memory_bytes(spec.mesh.devices),
         "weights_bytes": spec.weights_bytes,
         "layer_fraction": NUM_LAYERS / spec.config.num_layers,
+        "kernels": [
+            count_kernels(compiled[program.name].executable.compiled.as_text()) for program in (*smallest, *largest)
+        ],
         "serialized_bytes": sum(len(made.executable.serialize()) for made in compiled.values()),
         "programs": {
             program.name: facts_of(program, compiled[program.name].executable, NUM_SEQS * spec.config.vocab_size)
@@ -89,9 +95,9 @@ def steps_of(spec: EngineSpec) -> list[Program]:
     return [program for program in spec.programs(spec.model()) if program.name in names]
 
 
-def whole_step_of(spec: EngineSpec) -> list[Program]:
-    """The largest decode step as one program, with all layers."""
-    name = str(Whole(Sampler.GREEDY, max(spec.shapes.decode_buckets)))
+def whole_step_of(spec: EngineSpec, bucket: Bucket) -> list[Program]:
+    """A decode step as one program, with all layers; none where its parts are programs of their own."""
+    name = str(Whole(Sampler.GREEDY, bucket))
     return [program for program in spec.programs(spec.model()) if program.name == name]
 
 

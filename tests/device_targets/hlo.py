@@ -10,6 +10,10 @@ from collections import Counter
 BITS = re.compile(r"[a-z]+(\d+)")  # of an element, as in s8, bf16 and f8e4m3fn; `pred` has 8
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?) ([a-z][a-z0-9-]*)\(", re.MULTILINE)
 ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
+COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \([^\n]*\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+CALLED = re.compile(r"(?:to_apply|body|true_computation|false_computation)=%?([\w.-]+)")
+CALLS = ("call", "while", "conditional")
+NO_KERNELS = ("parameter", "tuple", "get-tuple-element", "constant", "bitcast")
 # Those that move or repeat data and compute nothing; the asynchronous ones also prefetch weights into on-chip memory.
 COPIES = ("copy", "transpose")
 HOST_TRANSFERS = ("infeed", "outfeed", "send", "recv", "send-done", "recv-done")
@@ -24,6 +28,23 @@ def num_bytes(shape: str) -> int:
 def count_instructions(text: str) -> Counter[str]:
     """How often each operation occurs, in all computations."""
     return Counter(operation for _, operation in INSTRUCTION.findall(text))
+
+
+def count_kernels(text: str) -> int:
+    """How many kernels a program launches on a GPU, where each loop counts as one turn."""
+    computations = {name: body for _, name, body in COMPUTATION.findall(text)}
+    [entry] = (name for is_entry, name, _ in COMPUTATION.findall(text) if is_entry)
+
+    def count(name: str) -> int:
+        total = 0
+        for line in computations[name].splitlines():
+            for _, operation in INSTRUCTION.findall(line):
+                total += operation not in (*NO_KERNELS, *CALLS)
+                if operation in CALLS:
+                    total += sum(map(count, CALLED.findall(line)))
+        return total
+
+    return count(entry)
 
 
 def copies_from(text: str, smallest_bytes: int, num_elements_of_others: int = 0) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.device_targets.hlo import copies_from, count_instructions, host_transfers, num_bytes
+from tests.device_targets.hlo import copies_from, count_instructions, count_kernels, host_transfers, num_bytes
 
 TEXT = """HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias) }
 
@@ -44,3 +44,26 @@ def test_copies_in_fusions_count():
 def test_operations_are_counted_and_transfers_are_found():
     assert count_instructions(TEXT)["conditional"] == 1
     assert host_transfers(TEXT) == ["outfeed token[]", "copy f32[8,2]{1,0:S(5)}"]
+
+
+def test_kernels_are_counted_where_they_are_called():
+    assert count_kernels(CALLING) == 3
+
+
+CALLING = """HloModule jit_step, is_scheduled=true
+
+%graph (p: f32[8]) -> (f32[8], f32[8]) {
+  %p = f32[8]{0} parameter(0)
+  %scaled = f32[8]{0} fusion(%p), kind=kLoop, calls=%fused
+  %product = (f32[8]{0}, s8[16]{0}) custom-call(%scaled), custom_call_target="__cublas$lt$matmul"
+  %first = f32[8]{0} get-tuple-element(%product), index=0
+  ROOT %both = (f32[8]{0}, f32[8]{0}) tuple(%scaled, %first)
+}
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  %called = (f32[8]{0}, f32[8]{0}) call(%x), to_apply=%graph
+  %second = f32[8]{0} get-tuple-element(%called), index=1
+  ROOT %copied = f32[8]{0} copy(%second)
+}
+"""

@@ -58,6 +58,7 @@ MAX_IMAGE_ROWS, PADDED_ROWS = 1024, (64, 256)
 PLACE_ROWS = 64
 MAX_KEPT_ROWS = 8192
 CHECKED_CHUNK = 32  # tokens of a prompt, at least, with which a kernel is checked
+CHECKED_CHUNKS = 8  # so many that a GPU's kernel splits the positions that a decode step reads
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,7 @@ class EngineSpec(ModelSpec):
                 has_sinks,
                 self.config.looks_ahead,
                 chunk=max(CHECKED_CHUNK, self.shapes.page_size),
+                num_chunks=CHECKED_CHUNKS,
             )
             for group, scoring, has_sinks in kinds
         ]
