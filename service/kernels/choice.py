@@ -133,7 +133,7 @@ def choose_kernel(device: Device, heads: HeadShape, fault: str | None = None) ->
         chosen = KernelChoice(KernelName.TRITON, *unpadded)
     elif device.platform == "tpu":
         obstacle = _tpu_obstacle(heads)
-        cached_heads = tpu_cached_heads(heads.num_kv_heads, heads.cached_dtype)
+        cached_heads = tpu_cached_heads(heads.num_kv_heads, heads.head_dim, heads.cached_dtype)
         is_of_words = heads.cached_dtype.name in LARGEST_CACHED or heads.head_dim > TPU_LANES
         name = KernelName.KV8 if is_of_words else KernelName.RAGGED
         chosen = KernelChoice(name, tpu_cached_dim(heads.head_dim), cached_heads, *cache)

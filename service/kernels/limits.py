@@ -46,14 +46,21 @@ def vector_bytes(cached_head_dim: int, dtype: np.dtype) -> int:
     return cached_head_dim * dtype.itemsize + (SCALE_BYTES if dtype.name in LARGEST_CACHED else 0)
 
 
+def tpu_heads_per_register(head_dim: int) -> int:
+    """Return how many heads are joined in a register; 1 for heads that fill one or more, with padding or without."""
+    return TPU_LANES // head_dim if TPU_LANES % head_dim == 0 else 1
+
+
 def tpu_cached_dim(head_dim: int) -> int:
-    """Round a number of dimensions up to whole registers."""
-    return -(-head_dim // TPU_LANES) * TPU_LANES
+    """Return the dimensions of a cached head: unpadded if heads share a register, else rounded up to whole ones."""
+    return head_dim if tpu_heads_per_register(head_dim) > 1 else -(-head_dim // TPU_LANES) * TPU_LANES
 
 
-def tpu_cached_heads(num_kv_heads: int, dtype: np.dtype) -> int:
-    """Round the number of key-value heads up to one that ragged paged attention supports."""
+def tpu_cached_heads(num_kv_heads: int, head_dim: int, dtype: np.dtype) -> int:
+    """Round the number of key-value heads up to one that fills registers and that ragged paged attention supports."""
+    per_register = tpu_heads_per_register(head_dim)
+    num_joined = -(-num_kv_heads // per_register)
     # Keys and values of all heads are interleaved; a sublane contains one or more of them, depending on the dtype.
-    sublanes = -(-2 * num_kv_heads * dtype.itemsize // 4)
+    sublanes = -(-2 * num_joined * dtype.itemsize // 4)
     supported = next((count for count in TPU_SUBLANE_COUNTS if count >= sublanes), -(-sublanes // 8) * 8)
-    return supported * 4 // (2 * dtype.itemsize)
+    return per_register * supported * 4 // (2 * dtype.itemsize)

@@ -4,7 +4,7 @@ An 8-bit KV cache uses tpu_kv8.py instead, and so do heads of more than 128 dime
 compile.
 
 JAX's kernel takes the tokens of all sequences concatenated without padding, and keys and values interleaved by head in
-one array, padded to 128 dimensions:
+one array, padded to 128 dimensions; heads of 64 or fewer fill them together (ragged/joined.py):
 
     ours      [seq, token]   a a a .          cache   [page, position, (k0 v0 k1 v1 ...), head_dim]
                              b b . .
@@ -30,9 +30,10 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.limits import TPU_LANES, tpu_cached_heads
+from service.kernels.limits import TPU_LANES, tpu_cached_heads, tpu_heads_per_register
 from service.kernels.paging import Paging
 from service.kernels.ragged.blocks import choose_block
+from service.kernels.ragged.joined import joined, joined_queries, own_parts
 from service.kernels.ragged.padding import padded
 from service.kernels.ragged.write import write_pairs
 
@@ -50,8 +51,8 @@ class RaggedAttention:
     kv_head_axis: ClassVar[int] = 2  # a head's key and value are adjacent, so each device's shard has whole heads
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KVPairs:
-        num_cached = tpu_cached_heads(num_kv_heads, jnp.dtype(dtype))
-        return jnp.zeros((layout.num_pages, layout.page_size, 2 * num_cached, TPU_LANES), dtype)
+        num_joined = tpu_cached_heads(num_kv_heads, head_dim, jnp.dtype(dtype)) // tpu_heads_per_register(head_dim)
+        return jnp.zeros((layout.num_pages, layout.page_size, 2 * num_joined, TPU_LANES), dtype)
 
     def attend(
         self,
@@ -68,18 +69,22 @@ class RaggedAttention:
         assert sinks is None, "a model with sinks is given the reference"
         num_pages, page_size, num_vectors, dim = cache.shape
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
-        num_cached = num_vectors // 2  # heads
+        num_joined, per_register = num_vectors // 2, tpu_heads_per_register(head_dim)
+        num_cached, cached_dim = num_joined * per_register, dim // per_register
         with jax.named_scope("cache_update"):
-            pairs = _pairs(new_keys, new_values, num_cached, dim).astype(cache.dtype)
+            new = (padded(part, {2: num_cached, 3: cached_dim}) for part in (new_keys, new_values))
+            pairs = jnp.stack([joined(part, per_register) for part in new], axis=3)
+            pairs = pairs.reshape(num_seqs, width, num_vectors, dim).astype(cache.dtype)
             pages = write_pairs(cache, pairs, paging, interpret=self.interpret)
         with jax.named_scope("attention"):
             ragged = _Ragged(paging, width)
-            rows = padded(query, {2: num_cached, 4: dim}).reshape(num_seqs, width, num_cached * group, dim)
+            rows = joined_queries(padded(query, {2: num_cached, 4: cached_dim}), per_register)
+            rows = rows.reshape(num_seqs, width, num_cached * group, dim)
             block = choose_block(
                 self.device_kind,
                 page_size=page_size,
-                num_heads=num_cached,
-                group=group,
+                num_heads=num_joined,
+                group=per_register * group,
                 page_bytes=page_size * num_vectors * dim * pages.dtype.itemsize,
                 context_pages=paging.page_table.shape[1],
                 num_tokens=num_seqs * width,
@@ -98,8 +103,8 @@ class RaggedAttention:
                 num_queries_per_block=block.num_queries,
                 vmem_limit_bytes=block.vmem_bytes,
             )
-            by_head = ragged.unpack(attended).reshape(num_seqs, width, num_cached, group, dim)
-            unpacked = by_head[:, :, :num_kv_heads, :, :head_dim]
+            by_head = ragged.unpack(attended).reshape(num_seqs, width, num_joined, per_register * group, dim)
+            unpacked = own_parts(by_head, per_register)[:, :, :num_kv_heads, :, :head_dim]
             # The kernel does not initialize the outputs of padding.
             is_token = paging.is_token(width)[:, :, None, None, None]
             return jnp.where(is_token, unpacked, 0), pages
@@ -136,11 +141,3 @@ class _Ragged:
         if self._is_packed:
             return flat.reshape(self.num_seqs, self.width, *flat.shape[1:])
         return flat[self._places]
-
-
-def _pairs(
-    new_keys: KVHeads, new_values: KVHeads, num_heads: int, dim: int
-) -> Float[Array, "seq token key_and_value dim"]:
-    """Interleave keys and values, padded to a number of heads and dimensions."""
-    pairs = padded(jnp.stack([new_keys, new_values], axis=3), {2: num_heads, 4: dim})
-    return pairs.reshape(*new_keys.shape[:2], 2 * num_heads, dim)

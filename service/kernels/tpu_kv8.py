@@ -7,7 +7,8 @@ rows that multiply scores in place.
     words    [page, position, word, dim]                int32: keys and values of some heads, see kv8/words.py
     scales   [page, 1, key_and_value, position]         float32: k0 v0 k1 v1 ...; none of bfloat16
 
-Queries form rows with the heads of a group side by side, as on a GPU. A NaN in 8 bits affects only the tokens that see
+Queries form rows with the heads of a group side by side, as on a GPU. Heads of 64 dimensions or fewer share a register
+(ragged/joined.py), and each has scales of its own. A NaN in 8 bits affects only the tokens that see
 it; one in bfloat16 may also affect others of its sequence.
 """
 
@@ -24,8 +25,9 @@ from service.kernels.kv import as_stored, has_scales
 from service.kernels.kv8.attend import Tile, attend_pages
 from service.kernels.kv8.words import heads_per_word, packed_words
 from service.kernels.kv8.write import write_scales
-from service.kernels.limits import TPU_LANES, tpu_cached_dim, tpu_cached_heads
+from service.kernels.limits import TPU_LANES, tpu_cached_dim, tpu_cached_heads, tpu_heads_per_register
 from service.kernels.paging import Paging
+from service.kernels.ragged.joined import joined, joined_queries, own_parts
 from service.kernels.ragged.padding import padded, rounded_up
 from service.kernels.ragged.write import write_pairs
 
@@ -50,9 +52,13 @@ class Kv8Attention:
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> Kv8Cache:
         """Return empty pages."""
         assert jnp.dtype(dtype).name == self.kv_dtype, "the kernel was chosen for a different dtype"
-        num_cached = tpu_cached_heads(num_kv_heads, jnp.dtype(dtype))
-        num_words = num_cached // heads_per_word(dtype)
-        words = jnp.zeros((layout.num_pages, layout.page_size, num_words, tpu_cached_dim(head_dim)), jnp.int32)
+        num_cached, per_register = (
+            tpu_cached_heads(num_kv_heads, head_dim, jnp.dtype(dtype)),
+            tpu_heads_per_register(head_dim),
+        )
+        num_words = num_cached // per_register // heads_per_word(dtype)
+        dim = per_register * tpu_cached_dim(head_dim)
+        words = jnp.zeros((layout.num_pages, layout.page_size, num_words, dim), jnp.int32)
         if not has_scales(dtype):
             return (words,)
         return words, jnp.zeros((layout.num_pages, 1, 2 * num_cached, layout.page_size), jnp.float32)
@@ -72,26 +78,31 @@ class Kv8Attention:
         assert sinks is None, "a model with sinks is given the reference"
         words, *scales = cache
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
-        num_cached, dim = words.shape[2] * heads_per_word(self.kv_dtype), words.shape[3]
+        per_register = tpu_heads_per_register(head_dim)
+        num_joined, dim = words.shape[2] * heads_per_word(self.kv_dtype), words.shape[3]
+        num_cached, cached_dim = num_joined * per_register, dim // per_register
         with jax.named_scope("cache_update"):
-            new_keys, new_values = (padded(part, {2: num_cached, 3: dim}) for part in (new_keys, new_values))
+            new_keys, new_values = (padded(part, {2: num_cached, 3: cached_dim}) for part in (new_keys, new_values))
             new = as_stored(new_keys, new_values, jnp.dtype(self.kv_dtype))
-            words = write_pairs(words, packed_words(new.keys, new.values), paging, interpret=self.interpret)
+            new_words = packed_words(joined(new.keys, per_register), joined(new.values, per_register))
+            words = write_pairs(words, new_words, paging, interpret=self.interpret)
             if scales:
                 vector_scales = jnp.concatenate([part for part in new[2:] if part is not None], axis=-1)
                 new_scales = vector_scales.reshape(num_seqs, width, -1)
                 scales = [write_scales(scales[0], new_scales, paging, interpret=self.interpret)]
         with jax.named_scope("attention"):
-            num_tokens = 1 if width == 1 else _block_tokens(width, group, num_cached * dim // TPU_LANES)
+            group *= per_register
+            num_tokens = 1 if width == 1 else _block_tokens(width, group, num_joined * dim // TPU_LANES)
             num_rows = rounded_up(num_tokens * group, ROW_MULTIPLE)
-            tile = Tile(num_rows, num_tokens, group, scoring, self.kv_dtype)
-            rows = jnp.moveaxis(query, 2, 1).reshape(num_seqs, num_kv_heads, width * group, head_dim)
-            rows = padded(rows, {1: num_cached, 2: rounded_up(width * group, num_rows), 3: dim})
+            tile = Tile(num_rows, num_tokens, group, per_register, scoring, self.kv_dtype)
+            queries = joined_queries(padded(query, {2: num_cached, 4: cached_dim}), per_register)
+            rows = jnp.moveaxis(queries, 2, 1).reshape(num_seqs, num_joined, width * group, dim)
+            rows = padded(rows, {2: rounded_up(width * group, num_rows)})
             attended = attend_pages(rows, (words, *scales), paging, tile, interpret=self.interpret)
-            by_head = attended[:, :num_kv_heads, : width * group, :head_dim]
-            by_head = by_head.reshape(num_seqs, num_kv_heads, width, group, head_dim)
+            by_head = attended[:, :, : width * group].reshape(num_seqs, num_joined, width, group, dim)
+            unpacked = own_parts(jnp.moveaxis(by_head, 1, 2), per_register)[:, :, :num_kv_heads, :, :head_dim]
             is_token = paging.is_token(width)[:, :, None, None, None]
-            return jnp.where(is_token, jnp.moveaxis(by_head, 1, 2), 0), (words, *scales)
+            return jnp.where(is_token, unpacked, 0), (words, *scales)
 
 
 def _block_tokens(width: int, group: int, num_registers: int) -> int:

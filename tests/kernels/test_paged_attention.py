@@ -123,6 +123,12 @@ CASES = {
     "bfloat16 on a TPU, heads and dimensions to pad": Case(
         BFLOAT16, dtype="bfloat16", head_dim=192, num_kv_heads=3, **ON_TPU
     ),
+    "ragged, joined heads, groups of 3, several blocks, window": Case(
+        RAGGED, group=3, num_kv_heads=4, page_size=32, num_pages=3, options={"sliding_window": 5}
+    ),
+    "fp8 on a TPU, four joined heads, one of them alone": Case(
+        FP8, kv_dtype="float8_e4m3fn", group=2, head_dim=32, num_kv_heads=5, **ON_TPU
+    ),
     "int8 on a TPU, heads of 256, several blocks, window": Case(
         INT8,
         kv_dtype="int8",

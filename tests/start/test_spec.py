@@ -174,9 +174,11 @@ def test_a_step_takes_as_much_of_prompts_as_suits_the_chip(chip, num_slots, chun
 def kernel_of():
     """Plan the demo model on one accelerator, and return what was chosen for its attention."""
 
-    def choose(platform: str, kind: str, capability: str = ""):
+    def choose(platform: str, kind: str, capability: str = "", **sizes: int):
         device = NamedDevice(0, platform, kind, SimpleNamespace(platform_version="1"), LIMIT_BYTES, capability)
-        return choose_engine_spec(Settings(max_prefill_tokens=256), locate(str(DEMO), LocalSource), [device]).kernel
+        checkpoint = locate(str(DEMO), LocalSource)
+        checkpoint = replace(checkpoint, hub_config={**checkpoint.hub_config, **sizes})
+        return choose_engine_spec(Settings(max_prefill_tokens=256), checkpoint, [device]).kernel
 
     return choose
 
@@ -195,10 +197,10 @@ def test_the_slow_reference_is_a_warning_that_tells_why(kernel_of, caplog):
 
 def test_the_kernel_and_its_padding_are_told(kernel_of, caplog):
     caplog.set_level(logging.INFO)
-    assert kernel_of("tpu", "TPU v5 lite").name is KernelName.RAGGED
+    assert kernel_of("tpu", "TPU v5 lite", head_dim=80).name is KernelName.RAGGED
     (record,) = [record for record in caplog.records if hasattr(record, "kernel")]
     assert (record.levelno, record.kernel) == (logging.INFO, "ragged")
-    assert (record.head_dim, record.cached_head_dim) == (64, 128)
+    assert (record.head_dim, record.cached_head_dim) == (80, 128)
 
 
 def test_a_tpu_caches_8_bits_in_pages_of_whole_registers(caplog):
@@ -219,7 +221,7 @@ def test_a_tpu_caches_8_bits_in_pages_of_whole_registers(caplog):
         )
     )
     cached_bytes = config.num_layers * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))
-    assert cached_bytes == positions * config.num_layers * 2 * spec.kernel.cached_kv_heads * (128 + 4)
+    assert cached_bytes == positions * config.num_layers * 2 * spec.kernel.cached_kv_heads * (64 + 4)
     with pytest.raises(SettingsError, match=r"PAGE_SIZE: is 16, and .* takes 128 or 256"):
         choose_engine_spec(Settings(**sizes, page_size=16), checkpoint, [device])
 

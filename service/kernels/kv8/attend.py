@@ -35,6 +35,7 @@ class Tile:
     num_rows: int  # of a block of queries, including padding
     num_tokens: int  # of a block
     group: int  # query heads that share a key-value head; rows of one token are adjacent
+    num_joined: int  # heads that form each key-value head, one after another in a group
     scoring: Scoring
     kv_dtype: str  # of keys and values
 
@@ -124,6 +125,8 @@ def _attend_block(
     seq, num_pages, page_size, num_buffers = pl.program_id(0), *pages[0].shape[:2], buffers[0].shape[0]
     block = _Block.of(tile, starts[seq], counts[seq], page_size)
     per_word = heads_per_word(tile.kv_dtype)
+    row = jax.lax.broadcasted_iota(jnp.int32, (rows.shape[1], page_size), 0)
+    joined_head = jax.lax.div(jax.lax.rem(row, jnp.int32(tile.group)), jnp.int32(tile.group // tile.num_joined))
     position = jax.lax.broadcasted_iota(jnp.int32, (page_size, rows.shape[2]), 0)  # in a page
 
     def for_copies(page: Int[Array, ""], act: Callable[[Any], None]) -> None:
@@ -136,6 +139,15 @@ def _attend_block(
         @pl.when(page < block.end_page)
         def _() -> None:
             for_copies(page, lambda copy: copy.start())
+
+    def scales_of(buffer: Int[Array, ""], head: int, part: int) -> Float32[Array, "row position"]:
+        """Return the scale of each row's own head, of keys (0) or values (1)."""
+        first, *others = (
+            buffers[1][buffer, 0, 2 * (head * tile.num_joined + index) + part][None] for index in range(tile.num_joined)
+        )
+        for index, scales in enumerate(others, 1):
+            first = jnp.where(joined_head == index, scales, first)
+        return first
 
     sums[...], totals[...] = jnp.zeros(sums.shape), jnp.zeros(totals.shape)
     highest[...] = jnp.full(highest.shape, MASKED_SCORE)
@@ -153,7 +165,7 @@ def _attend_block(
             keys, values = (unpacked(word, place + i, tile.kv_dtype).astype(rows.dtype) for i in range(2))
             scores = _product(rows[head], keys, 1) * tile.scoring.scale
             if has_scales(tile.kv_dtype):
-                scores *= buffers[1][buffer, 0, 2 * head][None]
+                scores *= scales_of(buffer, head, 0)
             if tile.scoring.soft_cap is not None:
                 scores = tile.scoring.soft_cap * jnp.tanh(scores / tile.scoring.soft_cap)
             scores = jnp.where(is_visible, scores, MASKED_SCORE)
@@ -163,7 +175,7 @@ def _attend_block(
             totals[head] = totals[head] * decay + jnp.sum(weights, axis=1, keepdims=True)
             if has_scales(tile.kv_dtype):
                 # Zero after scaling too: the scale of an invisible position may be NaN.
-                weights = jnp.where(is_visible, weights * buffers[1][buffer, 0, 2 * head + 1][None], 0)
+                weights = jnp.where(is_visible, weights * scales_of(buffer, head, 1), 0)
             else:  # as may be what is not the sequence's own
                 values = jnp.where(page * page_size + position < block.end, values, 0)
             sums[head] = sums[head] * decay + _product(weights.astype(rows.dtype), values, 0)
