@@ -63,6 +63,9 @@ def main(target: str, model: str, kv_dtype: str = "auto", max_loras: str = "0") 
         "kernels": [
             count_kernels(compiled[program.name].executable.compiled.as_text()) for program in (*smallest, *largest)
         ],
+        "of_one_sequence": [
+            facts_of(program, compiled[program.name].executable, spec.config.vocab_size) for program in smallest
+        ],
         "serialized_bytes": sum(len(made.executable.serialize()) for made in compiled.values()),
         "programs": {
             program.name: facts_of(program, compiled[program.name].executable, NUM_SEQS * spec.config.vocab_size)

@@ -104,7 +104,7 @@ def linear(
             native = in_bfloat16 if weight.dtype == jnp.bfloat16 else native_float32
             product = native(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in), spans)
             return _as_asked(product, x, weight, num_in_axes, dtype)
-        return _product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype)
+        return _unquantized_product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype)
     token_axes = x.ndim - num_in_axes
     scale = jax.lax.expand_dims(weight.scale, range(token_axes))
     if weight.values.dtype == FP8 and fp8 is not Fp8Products.NATIVE:
@@ -208,6 +208,21 @@ def _grouped_product(
     rows = jax.tree.map(lambda part: part.reshape(-1, part.shape[-1]), weight)
     sums = jax.lax.map(product, rows, batch_size=max(WIDENED_ELEMENTS // num_in, 1))
     return _as_asked(sums.T, x, weight.values, num_in_axes, dtype)
+
+
+def _unquantized_product(
+    x: Float[Array, "*token_in"],
+    weight: Float[Array, "*out_in"],
+    num_splits: NumSplits,
+    num_in_axes: int,
+    dtype: DTypeLike | None,
+) -> Float[Array, "*token_out"]:
+    is_single = x.shape[0] == math.prod(x.shape[:-num_in_axes]) == 1
+    if not is_single or num_splits != UNSPLIT or dtype in (None, x.dtype):
+        return _product(x, weight, num_splits, num_in_axes, dtype)
+    # To multiply a single token, XLA:GPU would first widen the whole weight to the type of the result.
+    two = jnp.pad(x, ((0, 1), *((0, 0),) * (x.ndim - 1)))
+    return _product(two, weight, num_splits, num_in_axes, dtype)[:1]
 
 
 def _product(
