@@ -32,7 +32,7 @@ def _planned(checkpoint: Path, way: Mapping[str, str]) -> dict[str, int]:
         Settings.model_validate(settings), locate(str(checkpoint), _open_local), jax.devices()[:1]
     )
     assert isinstance(spec, EngineSpec)
-    of_token = spec.config.kv_bytes_per_token(vector_bytes(spec.kernel.cached_head_dim, spec.kv_dtype))
+    of_token = spec.config.kv_bytes_per_token(vector_bytes(spec.kernel.cached_head_dim, spec.formats.kv_dtype))
     shapes = spec.shapes
     return {
         "weights_bytes": spec.weights_bytes,

@@ -13,8 +13,9 @@ one array, padded to 128 dimensions; heads of 64 or fewer fill them together (ra
 
 An unsupported number of heads (3) is padded with heads of zeros (4), which no query of the model sees.
 
-Masking is additive, so a NaN in a sequence's KV also poisons its earlier tokens and tokens whose window does not
-include it. Other sequences are safe: values past a sequence's last token are replaced before use.
+Masking is additive, so a NaN in a sequence's KV also poisons its earlier tokens, tokens whose window does not include
+it, and the heads that share its register. Other sequences are safe: values past a sequence's last token are replaced
+before use.
 
 Source: Jiang et al. 2025, "Ragged Paged Attention: a high-performance and flexible LLM inference kernel for TPU".
 """

@@ -216,6 +216,21 @@ def test_a_type_that_lies_and_missing_padding_are_no_matter():
     assert ask(service, shown(f"data:image/webp;base64,{encoded}")).status_code == 200
 
 
+def test_requests_with_another_salt_share_no_decoded_image():
+    service = service_of()
+    media = service.fastapi.state.context.media
+
+    def num_processes(**fields):
+        before = worker_ids()
+        assert ask(service, shown(data_url()), **fields).status_code == 200
+        started = worker_ids() - before
+        media.end()
+        return len(started)
+
+    assert [num_processes(cache_salt=salt) for salt in ("a", "a", "b", "b")] == [1, 0, 1, 0]
+    assert [num_processes(), num_processes()] == [1, 0]
+
+
 def test_no_text_of_a_request_stands_for_an_image(service):
     sneaky = f"a {PLACEHOLDER} b"
     assert refusal(service, [{"role": "user", "content": sneaky}])[0] == "messages[0].content[0].text"

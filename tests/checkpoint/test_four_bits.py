@@ -69,11 +69,11 @@ def test_weights_are_exactly_what_the_checkpoint_stands_for_in_4_bits(name: str,
 
 def test_the_logits_are_those_of_the_same_weights_in_float32(tmp_path: Path):
     spec, weights = load(save(tmp_path, written("awq")[0], FORMATS["awq"][0]), quantization="int4")
-    model = Decoder(spec.config, products=choose_products(spec.mesh, FLOAT32), quantization=spec.quantization)
+    model = Decoder(spec.config, products=choose_products(spec.mesh, FLOAT32), quantization=spec.formats.quantization)
     kept = {name for name, array in weights.items() if array.dtype == jnp.int4}
     wide = {name: jnp.asarray(widened(weights, name)) if name in kept else weights[name] for name in weights}
     made = logits_by_chunk(model, weights, TOKEN_IDS, 4)
-    plain = WithWideLayers(spec.config, products=model.products, quantization=spec.quantization)
+    plain = WithWideLayers(spec.config, products=model.products, quantization=spec.formats.quantization)
     expected = logits_by_chunk(plain, wide, TOKEN_IDS, 4)
     # The embedding is in 8 bits, for whose products a hidden value in the middle between two may round either way.
     np.testing.assert_allclose(made, expected, atol=0.05, rtol=0)

@@ -210,14 +210,14 @@ def test_a_tpu_caches_8_bits_in_pages_of_whole_registers(caplog):
     sizes = {"max_prefill_tokens": 256, "max_num_seqs": 1, "max_model_len": 256, "kv_dtype": "int8"}
     spec = choose_engine_spec(Settings(**sizes), checkpoint, [device])
     assert caplog.records[-1].kernel == "kv8"
-    assert (spec.kernel.name, spec.shapes.page_size, spec.kv_dtype) == (KernelName.KV8, 128, np.dtype(np.int8))
+    assert (spec.kernel.name, spec.shapes.page_size, spec.formats.kv_dtype) == (KernelName.KV8, 128, np.dtype(np.int8))
     config, positions = spec.config, spec.shapes.num_pages * spec.shapes.page_size
     caches = jax.eval_shape(
         lambda: spec.kernel.kernel().initial_cache(
             spec.shapes.layout,
             num_kv_heads=config.heads.num_kv_heads,
             head_dim=config.heads.head_dim,
-            dtype=spec.kv_dtype,
+            dtype=spec.formats.kv_dtype,
         )
     )
     cached_bytes = config.num_layers * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))
@@ -242,7 +242,7 @@ def test_heads_that_a_tpu_adds_are_told_and_their_memory_is_planned(caplog):
     assert (record.kernel, record.kv_heads, record.cached_kv_heads) == ("ragged", 3, 4)
     shapes = on_tpu.shapes
     assert (shapes.num_pages, shapes.page_size) == (on_gpu.shapes.num_pages, on_gpu.shapes.page_size)
-    of_one_head = 2 * on_tpu.config.num_layers * 128 * on_tpu.kv_dtype.itemsize
+    of_one_head = 2 * on_tpu.config.num_layers * 128 * on_tpu.formats.kv_dtype.itemsize
     assert on_tpu.memory_bytes - on_gpu.memory_bytes == shapes.num_pages * shapes.page_size * of_one_head
 
 

@@ -104,7 +104,7 @@ def linear(
             native = in_bfloat16 if weight.dtype == jnp.bfloat16 else native_float32
             product = native(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in), spans)
             return _as_asked(product, x, weight, num_in_axes, dtype)
-        return _unquantized_product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype)
+        return _product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype)
     token_axes = x.ndim - num_in_axes
     scale = jax.lax.expand_dims(weight.scale, range(token_axes))
     if weight.values.dtype == FP8 and fp8 is not Fp8Products.NATIVE:
@@ -210,21 +210,6 @@ def _grouped_product(
     return _as_asked(sums.T, x, weight.values, num_in_axes, dtype)
 
 
-def _unquantized_product(
-    x: Float[Array, "*token_in"],
-    weight: Float[Array, "*out_in"],
-    num_splits: NumSplits,
-    num_in_axes: int,
-    dtype: DTypeLike | None,
-) -> Float[Array, "*token_out"]:
-    is_single = x.shape[0] == math.prod(x.shape[:-num_in_axes]) == 1
-    if not is_single or num_splits != UNSPLIT or dtype in (None, x.dtype):
-        return _product(x, weight, num_splits, num_in_axes, dtype)
-    # To multiply a single token, XLA:GPU would first widen the whole weight to the type of the result.
-    two = jnp.pad(x, ((0, 1), *((0, 0),) * (x.ndim - 1)))
-    return _product(two, weight, num_splits, num_in_axes, dtype)[:1]
-
-
 def _product(
     x: Num[Array, "*token_in"],
     weight: Num[Array, "*out_in"],
@@ -238,7 +223,11 @@ def _product(
     num_parts = math.gcd(max_parts, num_out)
     if num_splits == UNSPLIT:  # an axis of the weight may be sharded, so do not reshape it
         axes = tuple(range(-num_in_axes, 0))
-        return jnp.tensordot(x, weight, (axes, axes), preferred_element_type=dtype)
+        if token_shape != (1,) or dtype in (None, x.dtype):
+            return jnp.tensordot(x, weight, (axes, axes), preferred_element_type=dtype)
+        # To multiply a single token, XLA:GPU would first widen the whole weight to the type of the result.
+        two = jnp.pad(x, ((0, 1), *((0, 0),) * num_in_axes))
+        return jnp.tensordot(two, weight, (axes, axes), preferred_element_type=dtype)[:1]
     if num_parts == 1:
         # XLA:CPU would transpose a weight with more axes in every step.
         flat = jnp.tensordot(

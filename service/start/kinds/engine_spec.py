@@ -68,10 +68,7 @@ class EngineSpec(ModelSpec):
     config: DecoderConfig
     shapes: EngineShapes
     kernel: KernelChoice
-    quantization: Quantization
-    kv_dtype: np.dtype
-    weight_dtype: np.dtype
-    product_dtype: np.dtype
+    formats: NumberFormats
     total_bytes: int  # of weights and caches, on each device
 
     @cached_property
@@ -92,10 +89,11 @@ class EngineSpec(ModelSpec):
     @property
     def number_formats(self) -> Mapping[str, str]:
         """The dtypes of activations and cache, of weights and products if different, and the storage of the layers."""
-        storage = layers_quantization(self.quantization, self.config.layer_storage)
-        formats = {"dtype": self.dtype.name, "quantization": storage.value, "kv_dtype": self.kv_dtype.name}
-        others = {"weight_dtype": self.weight_dtype, "product_dtype": self.product_dtype}
-        return formats | {name: dtype.name for name, dtype in others.items() if dtype != self.dtype}
+        formats = self.formats
+        storage = layers_quantization(formats.quantization, self.config.layer_storage)
+        told = {"dtype": self.dtype.name, "quantization": storage.value, "kv_dtype": formats.kv_dtype.name}
+        others = {"weight_dtype": formats.weight_dtype, "product_dtype": formats.product_dtype}
+        return told | {name: dtype.name for name, dtype in others.items() if dtype != self.dtype}
 
     @property
     @override
@@ -166,7 +164,7 @@ class EngineSpec(ModelSpec):
                 heads.num_kv_heads // self.mesh.num_devices,
                 group,
                 heads.head_dim,
-                self.kv_dtype,
+                self.formats.kv_dtype,
                 self.shapes.page_size,
                 scoring,
                 has_sinks,
@@ -190,12 +188,12 @@ class EngineSpec(ModelSpec):
             self.config,
             self.dtype,
             self.kernel.kernel(),
-            choose_products(self.mesh, self.dtype, self.product_dtype),
-            self.quantization,
+            choose_products(self.mesh, self.dtype, self.formats.product_dtype),
+            self.formats.quantization,
             self.mesh,
-            self.kv_dtype,
+            self.formats.kv_dtype,
             choose_fp8_products(self.mesh),
-            self.weight_dtype,
+            self.formats.weight_dtype,
             self.shapes.adapters,
         )
 
@@ -280,10 +278,9 @@ def choose_engine_spec(
     formats = choose_formats(
         settings, located.hub_config, mesh.devices[0], is_host=mesh.is_host, may_stay_stored=may_stay_stored
     )
-    dtype, quantization, kv_dtype, weight_dtype, product_dtype = formats
-    config = with_kept_bits(config, quantization, mesh)
-    _check_rows(config, quantization)
-    specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
+    config = with_kept_bits(config, formats.quantization, mesh)
+    _check_rows(config, formats.quantization)
+    specs = decoder_weight_specs(config, formats.dtype, formats.quantization, formats.weight_dtype)
     kernel = _choose_kernel(config, formats, mesh, kernel_fault)
     memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
     try:
@@ -292,24 +289,20 @@ def choose_engine_spec(
         if memory_share == 1:
             raise
         shapes = choose_shapes(settings, config, formats, mesh, memory_bytes, kernel=kernel)
-    _check_adapter_cache(settings, specs, shapes.adapters, dtype)
+    _check_adapter_cache(settings, specs, shapes.adapters, formats.dtype)
     size = _model_size(settings, config, formats, mesh, shapes.adapters, kernel=kernel)
-    total_bytes = engine_bytes(size, shapes)
     key = bundle_key(
         config,
-        dtype,
+        formats.dtype,
         shapes,
         mesh,
-        quantization,
-        kv_dtype=kv_dtype,
-        weight_dtype=weight_dtype,
-        product_dtype=product_dtype,
+        formats.quantization,
+        kv_dtype=formats.kv_dtype,
+        weight_dtype=formats.weight_dtype,
+        product_dtype=formats.product_dtype,
         kernel=kernel.name.value,
     )
-    return EngineSpec(
-        *(dtype, specs, mesh, key, config, shapes, kernel, quantization, kv_dtype, weight_dtype, product_dtype),
-        total_bytes,
-    )
+    return EngineSpec(formats.dtype, specs, mesh, key, config, shapes, kernel, formats, engine_bytes(size, shapes))
 
 
 def encoder_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
