@@ -37,9 +37,10 @@ check: .venv/dev ## Check format, lint, types, import rules, dependencies and de
 	$(RUN) pyright
 	$(RUN) lint-imports
 	$(RUN) deptry .
+	$(RUN) python -m scripts.write_documents --check || { echo 'Run make fix.'; exit 1; }
 	$(RUN) python -m scripts.check_deployment
 
-fix: .venv/dev ## Format, apply automatic fixes, write the settings into README.md and .env.example
+fix: .venv/dev ## Format, apply automatic fixes, write what documents take from the code
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 	$(RUN) python -m scripts.write_documents
