@@ -12,6 +12,7 @@ from tests.api.schema.values import (
     LONG_NAME,
     OBJECT,
     REQUIRED,
+    ROLE,
     Field,
     Values,
     choice,
@@ -64,7 +65,7 @@ MESSAGE_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
     ),
     messages.InputMessage: (
         MESSAGE,
-        {"role": field(REQUIRED, choice("user", "assistant", "system")), "content": field(REQUIRED, WHOLE_OR_BLOCKS)},
+        {"role": field(REQUIRED, ROLE), "content": field(REQUIRED, WHOLE_OR_BLOCKS)},
     ),
     messages.MessagesTool: (
         {"name": "f"},
@@ -103,7 +104,7 @@ MESSAGE_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
             "content": field(None, WHOLE_OR_BLOCKS),
             "id": field(None, text()),
             "name": field(None, text()),
-            "input": field({}, OBJECT),
+            "input": field({}, Values(({}, {"a": [1]}, [], "cut", 7), ())),
             "tool_use_id": field(None, text()),
             "is_error": field(False, FLAG),
             "thinking": field(None, text()),

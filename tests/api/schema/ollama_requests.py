@@ -3,7 +3,19 @@
 from service.api.schema import chat, ollama
 from tests.api.schema.other_requests import VECTORS
 from tests.api.schema.parts_of_requests import PARTS
-from tests.api.schema.values import FLAG, LONG_NAME, REQUIRED, Field, Values, choice, field, list_of, nested, text
+from tests.api.schema.values import (
+    FLAG,
+    LONG_NAME,
+    MAYBE,
+    REQUIRED,
+    ROLE,
+    Field,
+    Values,
+    field,
+    list_of,
+    nested,
+    text,
+)
 
 NUMBER = Values((0.5, -1, 100), ("1", True, [1]))
 WHOLE = Values((1, -1, 100), ("1", 1.5, True, [1]))
@@ -30,11 +42,11 @@ OLLAMA_REQUESTS: dict[type, tuple[dict[str, object], dict[str, Field]]] = {
         },
     ),
     ollama.OllamaFunctionCall: PARTS[chat.FunctionCall],
-    ollama.OllamaToolCall: (CALL, {"id": field(None, text()), "function": field(REQUIRED, nested(CALL["function"]))}),
+    ollama.OllamaToolCall: (CALL, {"id": field(None, MAYBE), "function": field(REQUIRED, nested(CALL["function"]))}),
     ollama.OllamaMessage: (
         {"role": "user"},
         {
-            "role": field(REQUIRED, choice("system", "user", "assistant", "tool")),
+            "role": field(REQUIRED, ROLE),
             "content": field("", text()),
             "tool_calls": field([], list_of(lambda index: CALL, 7)),
             **{name: field(None, text()) for name in ("thinking", "tool_name", "tool_call_id")},

@@ -1,5 +1,6 @@
 """The values that a field takes, the outermost ones first of all, and those just beyond, which it refuses."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,6 +55,11 @@ def choice(*options: str) -> Values:
     return Values(options, ("other", "", 7))
 
 
+def choice_or_blank(*options: str) -> Values:
+    """Return the values of a choice that is absent if it is empty."""
+    return Values(options, ("other", 7))
+
+
 def list_of(
     items: Callable[[int], Any], wrong: Any, *, longest: int | None = None, shortest: int = 0, not_a_list: Any = 7
 ) -> Values:
@@ -74,6 +80,13 @@ def nested(*taken: Any, refused: tuple[Any, ...] = ()) -> Values:
 
 
 LONG_NAME = text(512)
+MAYBE = Values(("a", "a" * 5000), (7,))  # a text that is absent if it is empty
+ROLE = Values(("system", "developer", "user", "assistant", "tool", "of a fine-tune", "r" * 64), ("", "r" * 65, "<", 7))
+ARGUMENTS = Values(
+    ("{}", {"a": 1}, "", '{"cut": "i', [], 7, True),
+    (),
+    reads=lambda value: (value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))) or "{}",
+)
 FLAG = Values((True, False), (0, "true"))
 NAME = Values(("a" * 64, "aZ_09-"), ("", "a" * 65, "a b", "ä", 7), unstated=("a\n",))  # of a schema
 TOOL_NAME = Values(("a" * 128, "aZ_09-./:"), ("", "a" * 129, "a b", "ä", 7), unstated=("a\n",))
