@@ -19,6 +19,7 @@ CLASS_SUFFIX = "ForSequenceClassification"
 # The layers of each family's head: the hidden one and the one that gives the score.
 HEADS = {
     "bert": ("bert.pooler.dense", "classifier"),
+    "camembert": ("classifier.dense", "classifier.out_proj"),
     "roberta": ("classifier.dense", "classifier.out_proj"),
     "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
 }

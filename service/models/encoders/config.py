@@ -72,6 +72,22 @@ class VectorConfig:
 
 
 @dataclass(frozen=True)
+class EncoderNames:
+    """The names of an encoder's tensors, without `.weight` and `.bias`; those of a layer without its prefix."""
+
+    layer: str = "encoder.layer."  # before its number
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    output: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    up: str = "intermediate.dense"
+    down: str = "output.dense"
+    mlp_norm: str = "output.LayerNorm"
+    position_bias: str = "encoder.relative_attention_bias"
+
+
+@dataclass(frozen=True)
 class EncoderConfig:
     """A post-norm bidirectional encoder with learned positions: BERT and its descendants."""
 
@@ -86,8 +102,10 @@ class EncoderConfig:
     activation: Activation
     vector: VectorConfig
     first_position: int = 0  # of a text's first token
-    num_token_types: int = 1
+    num_token_types: int = 1  # 0: a token has no type
+    num_position_buckets: int = 0  # of distances between tokens, each with a bias of the scores; 0 for no bias
     prefix: str = ""  # of the tensors' names in the checkpoint
+    names: EncoderNames = EncoderNames()
 
     @property
     def head_dim(self) -> int:

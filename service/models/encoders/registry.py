@@ -25,8 +25,10 @@ type AnyEncoderConfig = EncoderConfig | RotaryConfig
 ENCODER_FAMILIES = {
     "bert": "bert",
     "camembert": "xlm_roberta",
+    "distilbert": "distilbert",
     "gemma3_text": "rotary.gemma3",
     "modernbert": "rotary.modernbert",
+    "mpnet": "mpnet",
     "roberta": "xlm_roberta",
     "xlm-roberta": "xlm_roberta",
 }
