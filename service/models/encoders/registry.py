@@ -16,6 +16,7 @@ from service.models.encoders.sentence import MODULES, read_sentence_config
 from service.models.encoders.token_heads import read_token_heads
 from service.models.encoders.token_scores import scores_by_tokens, token_score_config
 from service.models.encoders.weights import encoder_weight_specs
+from service.models.families.hub_keys import resolved
 from service.models.weight_spec import WeightSpec
 
 type AnyEncoderConfig = EncoderConfig | RotaryConfig
@@ -70,7 +71,8 @@ def read_encoder_config(
     Raises:
         UnsupportedModel: a feature of this model is not served.
     """
-    config, files, is_decoder = HubConfig(uri, values), sentence_files or {}, values["model_type"] in DECODER_FAMILIES
+    config, files = resolved(HubConfig(uri, values)), sentence_files or {}
+    is_decoder = values["model_type"] in DECODER_FAMILIES
     if scores_by_tokens(values):
         vector = token_score_config(config)
     elif is_reranker(values):
