@@ -240,6 +240,7 @@ def choose_weights(
         raise MalformedCheckpoint(source.uri, index_name, "has no weight_map of names.")
     names = set(weight_map.values())
     missing = sorted(names - {info.name for info in layout.weights})
+    # Defends against T15.
     if missing:
         raise MissingFile(
             source.uri,
