@@ -1,7 +1,7 @@
 """Change the service at places that a seed draws, one at a time, and report which changes the tests notice.
 
-`python -m scripts.mutants [--seed N] [--count N] [--marks EXPRESSION]`, in a clone: it edits files in place. A change is
-tried against the tests of its folder; what they let pass survives.
+`python -m scripts.mutants [--seed N] [--count N] [--marks EXPRESSION]`, in a clone: it edits files in place. Each
+change is tried against the tests of its folder; what they let pass survives.
 """
 
 import argparse
