@@ -33,8 +33,8 @@ def called(module: str, name: str, call: ast.Call) -> tuple[str, str] | None:
     """Return the function of the service that a call reaches, if its name says which."""
     match call.func:
         case ast.Name(id=target):
-            imports = {alias.asname or alias.name: (node.module, alias.name)
-                       for node in ast.walk(TREES[module]) if isinstance(node, ast.ImportFrom) for alias in node.names}  # fmt: skip
+            nodes = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.ImportFrom)]
+            imports = {alias.asname or alias.name: (n.module, alias.name) for n in nodes for alias in n.names}
             key = imports.get(target, (module, target))
             return next((k for k in (key, (key[0], f"{key[1]}.__init__")) if k in DEFINED), None)
         case ast.Attribute(value=ast.Name(id="self"), attr=target):
