@@ -13,6 +13,7 @@ from service.checkpoint import levanter
 from service.checkpoint.adapters.locate import LocatedAdapter, locate_adapter
 from service.checkpoint.adapters.peft import CONFIG as ADAPTER_CONFIG
 from service.checkpoint.file_set import FileSet, OpenSource
+from service.checkpoint.head import with_head
 from service.checkpoint.layout import (
     TOKENIZER_FILES,
     LevanterLayout,
@@ -114,6 +115,7 @@ def locate(
     if isinstance(layout, SnapshotLayout):
         sentence_files = read_sentence_files(source, objects)
         layout, weights = choose_weights(source, objects, layout)
+        hub_config = with_head(source, layout, hub_config, sentence_files)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))
         layout = replace(layout, weights=(*layout.weights, *modules))
         weights = (*weights, *modules)
