@@ -30,7 +30,12 @@ from service.checkpoint.model_config import (
     parse_levanter_yaml,
 )
 from service.checkpoint.score_tokens import with_score_token_ids
-from service.checkpoint.sentence_files import read_sentence_files, weights_of_modules
+from service.checkpoint.sentence_files import (
+    read_sentence_files,
+    stated_values,
+    weights_of_modules,
+    with_tokenizer_config,
+)
 from service.checkpoint.weight_files import choose_weights
 from service.errors import AmbiguousCheckpoint, MissingFile
 from service.models.encoders.token_heads import TOKEN_HEAD_FILES
@@ -114,6 +119,8 @@ def locate(
     sentence_files: Mapping[str, Any] = {}
     if isinstance(layout, SnapshotLayout):
         sentence_files = read_sentence_files(source, objects)
+        hub_config = hub_config | stated_values(sentence_files)
+        sentence_files = with_tokenizer_config(sentence_files, hub_config, tokenizer)
         layout, weights = choose_weights(source, objects, layout)
         hub_config = with_head(source, layout, hub_config, sentence_files)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))

@@ -64,6 +64,7 @@ def _of_index(source: Source, index: ObjectInfo, weights: Sequence[ObjectInfo]) 
     if not names:
         raise MalformedCheckpoint(source.uri, index.name, "names no file: its weight_map is empty.")
     missing = sorted(names - present)
+    # Defends against T15.
     if missing:
         others = sorted(present - names)
         there = f"The folder has {_shown(others or sorted(present))}" if present else "The folder has no such file"

@@ -8,6 +8,7 @@ from typing import Any
 from service.errors import UnsupportedModel
 from service.models.config import HubConfig
 from service.models.description import DecoderConfig
+from service.models.families.hub_keys import resolved
 
 # Each model_type, and its module of the package of families.
 FAMILIES = {
@@ -70,7 +71,7 @@ def read_config(uri: str, values: Mapping[str, Any], max_model_len: int | None =
     if model_type not in FAMILIES:
         raise UnsupportedModel(uri, f"config.json: model_type {model_type!r} is not served{_reason(values)}.")
     module = import_module(f"service.models.families.{FAMILIES[model_type]}")
-    config = module.read_config(HubConfig(uri, values, max_model_len))
+    config = module.read_config(resolved(HubConfig(uri, values, max_model_len)))
     own = values.get(OWN_HEAD)
     return config if own is None else replace(config, has_tied_embeddings=not own)
 

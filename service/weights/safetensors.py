@@ -90,6 +90,7 @@ def header_size(uri: str, file: str, start: bytes, size_bytes: int) -> int:
     if len(start) < PREFIX_BYTES:
         raise MalformedCheckpoint(uri, file, f"has {size_bytes} bytes, too few for a safetensors header.")
     (header_bytes,) = struct.unpack("<Q", start[:PREFIX_BYTES])
+    # Defends against T16.
     if header_bytes > min(MAX_HEADER_BYTES, size_bytes - PREFIX_BYTES):
         raise MalformedCheckpoint(
             uri,

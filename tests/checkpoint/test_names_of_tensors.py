@@ -17,11 +17,15 @@ from service.checkpoint.load import load_on_host
 from service.errors import MalformedCheckpoint
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig
+from service.models.encoders.registry import any_encoder_weight_specs, read_encoder_config
+from service.models.encoders.token_scores import SCORE_TOKEN_IDS
 from service.models.registry import OWN_HEAD, read_config
 from service.models.weight_spec import bare_name
 from service.observability.progress import Progress
 from service.storage.local import LocalSource
 from tests.parity.cases import CASES, Case
+from tests.parity.encoder_cases import ENCODER_CASES, EncoderCase
+from tests.parity.encoder_cases import tensor as encoder_tensor
 from tests.parity.family_cases import FAMILY_CASES
 from tests.served import DEMO
 
@@ -126,6 +130,56 @@ def test_the_names_of_every_family_may_be_wrapped_or_bare(tmp_path: Path, name: 
 def test_every_wrapper_of_every_case_in_one_file_and_in_shards(tmp_path: Path, name: str):
     for number, (wrapper, in_shards) in enumerate(itertools.product(WRAPPERS, (False, True))):
         check_wrapped(tmp_path / str(number), EVERY[name], wrapper, in_shards=in_shards)
+
+
+def encoder_tensors(case: EncoderCase) -> Tensors:
+    values = {**case.hub_config, SCORE_TOKEN_IDS: [1, 2]}
+    specs = any_encoder_weight_specs(read_encoder_config("m", values), np.dtype(np.float32))
+    return {source.name: encoder_tensor(source.name, source.shape) for spec in specs for source in spec.sources}
+
+
+def load_encoder(folder: Path) -> dict[str, np.ndarray]:
+    located = locate(str(folder), LocalSource)
+    config = read_encoder_config("m", located.hub_config, located.sentence_files, located.weight_files)
+    specs = any_encoder_weight_specs(config, np.dtype(np.float32))
+    return load_on_host(located, specs, LoadLimits(None, Progress(), 1 << 20)).weights
+
+
+ENCODERS = {case.name: case for case in ENCODER_CASES if not case.scores_by_tokens}
+PRETRAINED = {
+    "cls.predictions.bias": 9,
+    "cls.predictions.transform.LayerNorm.gamma": 9,
+    "cls.predictions.transform.LayerNorm.beta": 9,
+    "cls.predictions.transform.dense.weight": 9,
+    "cls.predictions.decoder.weight": 9,
+    "cls.seq_relationship.weight": 9,
+    "lm_head.dense.weight": 9,
+    "lm_head.layer_norm.weight": 9,
+    "lm_head.decoder.weight": 9,
+    "lm_head.bias": 9,
+    "qa_outputs.weight": 9,
+    "{}embeddings.position_ids": 9,
+    "{}pooler.dense.bias": 9,
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "bert.", "roberta.", "model.", "0.auto_model.", "module.bert."])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_may_have_any_prefix_old_names_of_norms_and_heads_of_pretraining(
+    tmp_path: Path, name: str, prefix: str
+):
+    case, tensors = ENCODERS[name], encoder_tensors(ENCODERS[name])
+    plain = load_encoder(write(tmp_path / "plain", case.hub_config, tensors))
+    heads = ("classifier", "score", "head")
+
+    def named(name: str) -> str:
+        old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        return old if name.startswith(heads) else f"{prefix}{old}"
+
+    beside = {name.format(prefix): np.ones(size, np.float32) for name, size in PRETRAINED.items()}
+    beside = {name: tensor for name, tensor in beside.items() if not name.startswith("classifier")}
+    wrapped = beside | {named(name): tensor for name, tensor in tensors.items()}
+    assert_same(load_encoder(write(tmp_path / "wrapped", case.hub_config, wrapped)), plain)
 
 
 LLAMA = EVERY["llama_grouped_heads"]

@@ -42,4 +42,4 @@ def token_score_config(config: HubConfig) -> VectorConfig:
     score = ScoreTokens(
         no_id, yes_id, is_tied=not own if isinstance(own := config.values.get(OWN_HEAD), bool) else is_tied
     )
-    return VectorConfig(Pooling.LAST, is_score=True, score_tokens=score, template=TEMPLATE)
+    return VectorConfig((Pooling.LAST,), is_score=True, score_tokens=score, template=TEMPLATE)
