@@ -13,6 +13,7 @@ from service.checkpoint import levanter
 from service.checkpoint.adapters.locate import LocatedAdapter, locate_adapter
 from service.checkpoint.adapters.peft import CONFIG as ADAPTER_CONFIG
 from service.checkpoint.file_set import FileSet, OpenSource
+from service.checkpoint.head import with_head
 from service.checkpoint.layout import (
     TOKENIZER_FILES,
     LevanterLayout,
@@ -121,6 +122,7 @@ def locate(
         hub_config = hub_config | stated_values(sentence_files)
         sentence_files = with_tokenizer_config(sentence_files, hub_config, tokenizer)
         layout, weights = choose_weights(source, objects, layout)
+        hub_config = with_head(source, layout, hub_config, sentence_files)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))
         layout = replace(layout, weights=(*layout.weights, *modules))
         weights = (*weights, *modules)
