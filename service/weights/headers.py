@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from service.errors import MalformedCheckpoint
-from service.models.stored.layers import WIDE, StoredTensor
+from service.models.stored.layers import UNUSED_SCALES, WIDE, StoredTensor
 from service.models.weight_spec import MODEL_PREFIX, WeightSpec, bare_name
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
@@ -17,6 +17,7 @@ SAFETENSORS_SUFFIX = ".safetensors"
 # Tables, masks and xIELU's constants, which the model computes itself; BERT's pretraining head, which embeddings do not
 # use; SigLIP's, which makes one vector of a picture.
 UNUSED_SUFFIXES = (
+    *UNUSED_SCALES,
     "encoder.embed_positions.weight",  # Whisper's: sines and cosines, which are computed
     *(".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"),
     *(".attn.bias", ".attn.masked_bias", ".act_fn.beta", ".act_fn.eps"),
@@ -121,7 +122,7 @@ def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tu
     for name, tensor in tensors.items():
         if name not in shapes:
             raise MalformedCheckpoint(uri, name, f"is missing. config.json asks for it in shape {list(tensor.shape)}.")
-        if shapes[name] != tensor.shape:
+        if shapes[name] != tensor.shape and not (tensor.role == "scales" and _is_one(shapes[name], tensor.shape)):
             raise MalformedCheckpoint(
                 uri, name, f"has shape {list(shapes[name])}; config.json makes it {list(tensor.shape)}."
             )
@@ -136,6 +137,11 @@ def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tu
             f"{len(spare)} tensors such as this one have no place in the model that config.json describes, "
             "so the answers would be wrong. Check model_type and the bias, norm and layer settings there.",
         )
+
+
+def _is_one(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Return whether two shapes differ by axes of size 1 alone, as scales of a tensor or of rows are stored."""
+    return [size for size in shape if size != 1] == [size for size in expected if size != 1]
 
 
 def _read(file: OpenFile, budget: RetryBudget) -> Header:
