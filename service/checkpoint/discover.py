@@ -31,7 +31,12 @@ from service.checkpoint.model_config import (
 )
 from service.checkpoint.quantization_file import with_quantization_file
 from service.checkpoint.score_tokens import with_score_token_ids
-from service.checkpoint.sentence_files import read_sentence_files, weights_of_modules
+from service.checkpoint.sentence_files import (
+    read_sentence_files,
+    stated_values,
+    weights_of_modules,
+    with_tokenizer_config,
+)
 from service.errors import AmbiguousCheckpoint, MalformedCheckpoint, MissingFile
 from service.models.encoders.token_heads import TOKEN_HEAD_FILES
 from service.storage.location import GcsLocation, LocalLocation, Location, parse_location
@@ -107,6 +112,8 @@ def locate(
     sentence_files: Mapping[str, Any] = {}
     if isinstance(layout, SnapshotLayout):
         sentence_files = read_sentence_files(source, objects)
+        hub_config = hub_config | stated_values(sentence_files)
+        sentence_files = with_tokenizer_config(sentence_files, hub_config, tokenizer)
         layout, weights = choose_weights(source, objects, layout)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))
         layout = replace(layout, weights=(*layout.weights, *modules))

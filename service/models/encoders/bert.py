@@ -9,7 +9,9 @@ from service.models.description import Activation
 from service.models.encoders.config import EncoderConfig, VectorConfig
 
 # The classes of transformers whose checkpoints hold the encoder itself; those of others hold it under a prefix.
-PLAIN_CLASSES = ("BertModel", "XLMRobertaModel", "RobertaModel")
+PLAIN_CLASSES = ("BertModel", "CamembertModel", "DistilBertModel", "MPNetModel", "RobertaModel", "XLMRobertaModel")
+# The name under which a model with a head holds the encoder, where it is not the family's.
+PREFIXES = {"camembert": "roberta", "xlm-roberta": "roberta"}
 
 
 def read_config(config: HubConfig, vector: VectorConfig) -> EncoderConfig:
@@ -64,4 +66,5 @@ def read_bert(config: HubConfig, vector: VectorConfig, *, first_position: int) -
 def _prefix(config: HubConfig) -> str:
     """Return the prefix of the encoder's tensors; a model with a head names the encoder after its family."""
     classes = config.values.get("architectures") or PLAIN_CLASSES
-    return "" if set(classes) <= set(PLAIN_CLASSES) else f"{str(config.values['model_type']).split('-')[-1]}."
+    family = str(config.values["model_type"])
+    return "" if set(classes) <= set(PLAIN_CLASSES) else f"{PREFIXES.get(family, family)}."

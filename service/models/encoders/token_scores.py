@@ -38,4 +38,4 @@ def token_score_config(config: HubConfig) -> VectorConfig:
         raise UnsupportedModel(config.uri, f"config.json: {message}")
     no_id, yes_id = config.values[SCORE_TOKEN_IDS]
     score = ScoreTokens(no_id, yes_id, is_tied=config.flag("tie_word_embeddings"))
-    return VectorConfig(Pooling.LAST, is_score=True, score_tokens=score, template=TEMPLATE)
+    return VectorConfig((Pooling.LAST,), is_score=True, score_tokens=score, template=TEMPLATE)
