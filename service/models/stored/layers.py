@@ -4,17 +4,10 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-WIDE = ("F32", "F16", "BF16")  # safetensors' names
+WIDE = ("F32", "F16", "BF16", "F64")  # safetensors' names
+FLOATING = (*WIDE, "F8_E4M3", "F8_E5M2")  # whose numbers are cast as they are, if no scales belong to them
 WORD_BITS = 32  # of a word of packed values
 MXFP4_BLOCK = 32  # numbers with one exponent, in 16 bytes
-# Tensors beside quantized weights that nothing here is computed with: scales of static activations, since activations
-# are quantized by token or not at all, and scales of caches, which have their own.
-# Source: AutoFP8, llm-compressor, fbgemm and transformers `integrations/finegrained_fp8.py` (names of tensors)
-UNUSED_SCALES = (
-    *(".input_scale", ".input_zero_point", ".input_scale_ub", ".act_scale", ".activation_scale", ".azp_adj"),
-    *(".output_scale", ".q_scale", ".k_scale", ".v_scale", ".kv_scale", ".prob_scale", ".k_zero_point"),
-    *(".v_zero_point", ".q_zero_point"),
-)
 
 
 class Encoding(StrEnum):
