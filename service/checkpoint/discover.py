@@ -29,6 +29,7 @@ from service.checkpoint.model_config import (
     parse_json_object,
     parse_levanter_yaml,
 )
+from service.checkpoint.quantization_file import with_quantization_file
 from service.checkpoint.score_tokens import with_score_token_ids
 from service.checkpoint.sentence_files import (
     read_sentence_files,
@@ -125,7 +126,8 @@ def locate(
         hub_config = with_head(source, layout, hub_config, sentence_files)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))
         layout = replace(layout, weights=(*layout.weights, *modules))
-        weights = (*weights, *modules)
+        hub_config, quantization = with_quantization_file(source, objects, hub_config)
+        weights = (*weights, *modules, *quantization)
     if tokenizer.source is source:  # one source: one entry of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
     files = FileSet(source, weights, folders[0].folder)

@@ -282,7 +282,7 @@ SILENT_KEYS = (
     *("quantization_config", "unsloth_*", "use_return_dict", "gradient_checkpointing", "matryoshka_dimensions"),
     *("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "global_rope_theta"),
     *("local_rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "sentence_transformers"),
-    *("sbert_ce_default_activation_function", "is_matryoshka"),
+    *("sbert_ce_default_activation_function", "is_matryoshka", "levserve_*"),
 )
 
 
