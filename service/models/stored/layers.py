@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-WIDE = ("F32", "F16", "BF16")  # safetensors' names
+WIDE = ("F32", "F16", "BF16", "F64")  # safetensors' names
+FLOATING = (*WIDE, "F8_E4M3", "F8_E5M2")  # whose numbers are cast as they are, if no scales belong to them
 WORD_BITS = 32  # of a word of packed values
 MXFP4_BLOCK = 32  # numbers with one exponent, in 16 bytes
 
