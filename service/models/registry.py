@@ -7,6 +7,7 @@ from typing import Any
 from service.errors import UnsupportedModel
 from service.models.config import HubConfig
 from service.models.description import DecoderConfig
+from service.models.families.hub_keys import resolved
 
 # Each model_type, and its module of the package of families.
 FAMILIES = {
@@ -67,7 +68,7 @@ def read_config(uri: str, values: Mapping[str, Any], max_model_len: int | None =
     if model_type not in FAMILIES:
         raise UnsupportedModel(uri, f"config.json: model_type {model_type!r} is not served{_reason(values)}.")
     module = import_module(f"service.models.families.{FAMILIES[model_type]}")
-    return module.read_config(HubConfig(uri, values, max_model_len))
+    return module.read_config(resolved(HubConfig(uri, values, max_model_len)))
 
 
 def _reason(values: Mapping[str, Any]) -> str:

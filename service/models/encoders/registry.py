@@ -17,6 +17,7 @@ from service.models.encoders.sentence import MODULES, read_sentence_vector
 from service.models.encoders.token_heads import read_token_heads
 from service.models.encoders.token_scores import scores_by_tokens, token_score_config
 from service.models.encoders.weights import encoder_weight_specs
+from service.models.families.hub_keys import resolved
 from service.models.weight_spec import WeightSpec
 
 type AnyEncoderConfig = EncoderConfig | RotaryConfig
@@ -74,7 +75,7 @@ def read_encoder_config(
     Raises:
         UnsupportedModel: a feature of this model is not served.
     """
-    config, files, model_type = HubConfig(uri, values), sentence_files or {}, values.get("model_type")
+    config, files, model_type = resolved(HubConfig(uri, values)), sentence_files or {}, values.get("model_type")
     families = ENCODER_FAMILIES | DECODER_FAMILIES
     if model_type not in families:
         raise config.refuse(f"model_type {model_type!r} is not served as an encoder. Served: {', '.join(families)}.")
