@@ -3,10 +3,12 @@
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import from_json
 
+from service.api.generation.as_sent import as_sent, with_content, with_parameters
 from service.api.generation.rendering import NO_VARIABLES, template_variables
 from service.api.generation.sealed import own_text
 from service.api.schema.chat import ChatCompletionRequest, ContentPart, MeantChat, Message, OwnThinking, ToolCall
@@ -288,25 +290,41 @@ def rendered(
             "Send a 'prompt' to /v1/completions.",
             param="messages",
         )
-    if tools and model.chat_template.tool_format is None:
+    template = model.chat_template.chosen(has_tools=bool(tools), has_documents=bool(fields.documents))
+    if tools and template.tool_format is None:
         message = "the model's chat template does not render tools. Describe them in a message."
         raise UnsupportedParameter("tools", message)
+    if fields.documents and not template.reads_documents:
+        message = "the model's chat template does not render documents. Put their texts into a message."
+        raise UnsupportedParameter("documents", message)
     variables, ignored = NO_VARIABLES
     if fields.sets_variables:
-        variables, ignored = template_variables(fields, model.chat_template)
-    turns = template_messages(messages)
-    if any(turn["role"] == "system" for turn in turns[1:]) and not model.chat_template.takes_late_system:
+        variables, ignored = template_variables(fields, template)
+    turns = [
+        as_sent(turn, message, template) for turn, message in zip(template_messages(messages), messages, strict=True)
+    ]
+    if any(turn["role"] == "system" for turn in turns[1:]) and not template.takes_late_system:
         turns = _with_late_system_as_user(turns)
+    if messages[0].role == "developer" and template.knows_developer:
+        turns[0]["role"] = "developer"
     _check_images(messages, model, can_see=images is not None)
-    if model.chat_template.reads_parts_alone:
-        turns = [turn | {"content": _as_parts(turn["content"])} for turn in turns]
-    text = model.chat_template.render(
-        turns,
-        [tool.for_template() for tool in tools] or None,
+    if template.reads_parts_alone:
+        turns = [turn | {"content": _as_parts(turn.get("content", ""))} for turn in turns]
+    render = partial(
+        template.render,
+        documents=fields.documents,
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,
         variables=variables,
     )
+    shown = [tool.for_template() for tool in tools]
+    try:
+        text = render(turns, shown)
+    except InvalidParameter:
+        complete = list(map(with_content, turns)), list(map(with_parameters, shown))
+        if complete == (turns, shown):
+            raise
+        text = render(*complete)
     if model.images is not None:
         text = model.images.expanded(text, images or ())
     return RenderedChat(text, ignored)

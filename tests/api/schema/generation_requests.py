@@ -77,6 +77,7 @@ VARIABLES = {
 TEMPLATE = VARIABLES | {
     "add_generation_prompt": field(True, FLAG),
     "continue_final_message": field(False, FLAG, add_generation_prompt=False),
+    "documents": field([], list_of(lambda index: {"text": f"d{index}"}, 7)),
     "reasoning": field(None, Values(({"effort": "low"}, True), ("low", 7))),
 }
 CHOICE = Values(
