@@ -426,6 +426,7 @@ def _check_images(messages: Sequence[Message], model: PromptModel, *, can_see: b
                 if model.images is not None:
                     model.images.check_text(part.text, f"{param}.text")
             elif model.images is None:
+                # Defends against T18.
                 raise UnsupportedParameter(f"{param}.type", f"the model '{model.name}' reads text alone.")
             elif not can_see:
                 raise UnsupportedParameter(f"{param}.type", "this route reads text alone.")

@@ -87,6 +87,7 @@ def _whole(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
             if "id" in call:
                 calls.append({"id": call["id"], "type": "function", "function": dict(call["function"])})
             else:
+                # Defends against T10.
                 calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
     message = {
         "role": "assistant",

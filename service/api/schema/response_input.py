@@ -146,7 +146,7 @@ class InputItem(WireObject):
         rewrite = _REWRITES.get(kind) if isinstance(kind, str) else None
         if rewrite is not None:
             return rewrite(document)
-        if kind is None and document.keys() == {"id"}:
+        if kind is None and document.keys() == {"id"} and document["id"] is not None:
             return document | {"type": "item_reference"}
         if document.get("role") == "assistant" and document.get("content") is None:
             return document | {"content": []}

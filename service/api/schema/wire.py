@@ -114,6 +114,7 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
     """
     check_structure(content)
     try:
+        # Defends against T4.
         document = jiter.from_json(content, allow_inf_nan=False, cache_mode="none", catch_duplicate_keys=True)
     except ValueError as error:
         if (unfit := unfit_value(content)) is not None:

@@ -12,11 +12,8 @@ from service.api.schema.responses import ResponsesRequest
 from service.api.schema.tokenize import TokenizeRequest
 from service.api.schema.wire import parse
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
-from tests.api.schema.generation_requests import GENERATION_REQUESTS
-from tests.api.schema.other_requests import OTHER_REQUESTS
-from tests.api.schema.parts_of_requests import MESSAGE, SCHEMA, tool
+from tests.api.schema.bodies import MESSAGE, SCHEMA, least, tool
 
-BODIES = {kind: body for kind, (body, _) in (GENERATION_REQUESTS | OTHER_REQUESTS).items()}
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLING = {"role": "assistant", "tool_calls": [CALL]}
 ITEM_CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
@@ -29,7 +26,7 @@ THINKING = {"role": "assistant", "reasoning": "hm", "reasoning_content": "hm"}
 
 
 def check(kind, fields):
-    return parse(kind, json.dumps(BODIES[kind] | fields).encode())
+    return parse(kind, json.dumps(least(kind) | fields).encode())
 
 
 def result(call_id):
