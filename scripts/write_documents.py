@@ -6,6 +6,7 @@ from pathlib import Path
 
 from scripts.memory_table import adapters_table, memory_table
 from scripts.support_table import support_tables
+from scripts.vllm_table import vllm_tables
 from service.server.service import Service
 from service.settings import Settings
 from service.start.context import StartContext
@@ -46,6 +47,7 @@ def documents() -> dict[Path, str]:
         architecture: replaced(architecture.read_text(), "start graph", start_table()),
         openai: replaced(openai.read_text(), "support", support_tables()),
         memory: replaced(replaced(memory.read_text(), "memory", memory_table()), "adapters", adapters_table()),
+        ROOT / "docs/from_vllm.md": replaced((ROOT / "docs/from_vllm.md").read_text(), "flags", vllm_tables()),
         ROOT / ".env.example": env_example(),
     }
 

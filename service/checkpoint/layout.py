@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from service.errors import AmbiguousCheckpoint, CheckpointNotFound, PickledWeights
 from service.storage.objects import ObjectInfo
 
+GGUF_SUFFIX = ".gguf"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -112,9 +113,15 @@ def _nothing_found(
     pickles = [info.name for info in top if info.name.endswith(PICKLE_SUFFIXES)]
     if pickles:
         return PickledWeights(uri, pickles)
+    ggufs = [info.name for info in objects if info.name.endswith(GGUF_SUFFIX)]
+    if ggufs:
+        reason = f"holds GGUF ({ggufs[0]}), which is not read. Serve the safetensors that it was made from"
+        return CheckpointNotFound(uri, f"{reason}: org/name of the Hub, or a folder of them.")
     deeper = sorted({info.name.rsplit("/", 1)[0] for info in objects if info.name.endswith(".safetensors")})
-    hint = f" There are safetensors below it, in {deeper[0]!r}: set MODEL_URI to that folder." if deeper else ""
-    shown = ", ".join(info.name for info in objects[:3])
+    hint = "Name the folder that holds config.json, the weights and tokenizer.json."
+    if deeper:
+        hint = f"There are safetensors below it, in {deeper[0]!r}: set MODEL_URI to that folder."
+    shown = ", ".join([*(info.name for info in objects[:3]), *(["…"] if len(objects) > 3 else [])])
     return CheckpointNotFound(
-        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {shown}, ….{hint}"
+        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {shown}. {hint}"
     )

@@ -18,7 +18,7 @@ from service.bundles.location import local_folder
 from service.bundles.prefetch import NOTHING, PrefetchedBundle, prefetch_bundle
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.load import LoadedWeights, load_checkpoint
-from service.errors import MalformedCheckpoint, SettingsError, UnsupportedModel
+from service.errors import MalformedCheckpoint, MissingExtra, SettingsError
 from service.models.encoders.registry import is_encoder
 from service.settings import Settings
 from service.start.context import StartContext
@@ -89,12 +89,12 @@ def check_packages(_: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelS
     """Check that what decodes the media of requests is installed.
 
     Raises:
-        UnsupportedModel: it is not.
+        MissingExtra: it is not.
     """
     package = spec.media_package
     if package is not None and find_spec(package) is None:
-        reason = f"takes media, and {package}, which decodes them, is not installed. Run pip install 'levserve[media]'."
-        raise UnsupportedModel(checkpoint.uri, reason)
+        reason = f"takes media, and {package}, which decodes them, is not installed"
+        raise MissingExtra(checkpoint.uri, reason, "media")
 
 
 def make_room(context: StartContext, spec: "ModelSpec") -> None:
