@@ -11,7 +11,7 @@ from pathlib import Path
 
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.file_set import OpenSource
-from service.checkpoint.layout import CONVERSION_MARKER, TOKENIZER_FILES, LevanterLayout, detect_layout
+from service.checkpoint.layout import CONVERSION_MARKER, TOKENIZER_FILES, LevanterLayout, detect_layout, newest_export
 from service.checkpoint.model_config import CONFIG_JSON
 from service.checkpoint.tokenizer_files import pull_tokenizer
 from service.observability.progress import Progress
@@ -37,6 +37,8 @@ def conversion_name(uri: str, open_source: OpenSource, sources: Sequence[str | N
     source = open_source(parse_location(uri))
     try:
         objects = source.list()
+        if newest_export(objects) is not None:
+            return None
         layout = detect_layout(source.uri, objects)
     finally:
         source.close()

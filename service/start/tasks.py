@@ -20,6 +20,7 @@ from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.load import LoadedWeights, load_checkpoint
 from service.errors import MalformedCheckpoint, MissingExtra, SettingsError
 from service.models.encoders.registry import is_encoder
+from service.models.encoders.sentence import read_sentence_config
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.devices import Devices
@@ -203,6 +204,10 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
             tool_call_parser=None if tool_call_parser == "auto" else tool_call_parser,
         )
         tokenizer = load_tokenizer(tokenizer_files, uri, partial(_parse_once, context.common.tokenizers))
+        if checkpoint.sentence_files and read_sentence_config(uri, checkpoint.sentence_files).lowers:
+            from service.text.lowercase import lowercased
+
+            tokenizer = lowercased(tokenizer)
         num_rows = checkpoint.hub_config.get("vocab_size")
         if isinstance(num_rows, int) and tokenizer.vocab_size > num_rows:
             reason = (

@@ -110,6 +110,36 @@ class ChatTemplate:
             return False
 
     @cached_property
+    def writes_text_arguments(self) -> bool:
+        """Whether arguments of an earlier call that are a text are written as they are, rather than quoted."""
+        mark = '{"cut": "in'
+        try:
+            return self.joins_arguments or mark in self._render_call(mark, "")
+        except InvalidParameter:
+            return False
+
+    @cached_property
+    def writes_results(self) -> bool:
+        """Whether messages of tools are written; true of a template that refuses them by itself."""
+        mark = "a result"
+        try:
+            return mark in self._render_call({}, mark)
+        except InvalidParameter:
+            return True
+
+    def _render_call(self, arguments: Any, result: str) -> str:
+        function = {"name": "f", "arguments": arguments}
+        call = {"id": "call00001", "type": "function", "function": function}
+        messages = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": result, "tool_call_id": "call00001", "name": "f"},
+        ]
+        if self.reads_parts_alone:
+            messages = [turn | {"content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
+        return self._render(messages, None, True, {})
+
+    @cached_property
     def reads_parts_alone(self) -> bool:
         """Whether the content of a message must be a list of parts, as templates of models that see have it."""
         if not re.search(r"""\[["']type["']\]|\.type\b""", self.source):
@@ -146,8 +176,8 @@ class ChatTemplate:
             return self._render(messages, tools, add_generation_prompt, variables)
         # A mark at the end of the last message tells where the template has put that end.
         mark = secrets.token_hex(16)
-        marked = [*messages[:-1], {**messages[-1], "content": _marked(messages[-1]["content"], mark)}]
-        text, end, _ = self._render(marked, tools, add_generation_prompt, variables).rpartition(mark)
+        turns = [*messages[:-1], {**messages[-1], "content": marked(messages[-1]["content"], mark)}]
+        text, end, _ = self._render(turns, tools, add_generation_prompt, variables).rpartition(mark)
         if not end:
             message = (
                 "The model's chat template does not write the text of the last message, so it cannot be continued."
@@ -176,7 +206,7 @@ class ChatTemplate:
         )
 
 
-def _marked(content: str | list[dict[str, str]], mark: str) -> str | list[dict[str, str]]:
+def marked(content: str | list[dict[str, str]], mark: str) -> str | list[dict[str, str]]:
     """Return a content with a mark at its end."""
     return f"{content}{mark}" if isinstance(content, str) else [*content, {"type": "text", "text": mark}]
 
@@ -185,5 +215,9 @@ def _with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if not (calls := message.get("tool_calls")):
         return message
     functions = [call["function"] for call in calls]
-    texts = [{**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)} for function in functions]
+    texts = [{**function, "arguments": _as_text(function["arguments"])} for function in functions]
     return {**message, "tool_calls": [{**call, "function": f} for call, f in zip(calls, texts, strict=True)]}
+
+
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
