@@ -173,9 +173,10 @@ def _nothing_found(
     pickles = [info.name for info in top if info.name.endswith(PICKLE_SUFFIXES)]
     if pickles:
         return PickledWeights(uri, pickles)
-    found = ", ".join(info.name for info in objects[:MAX_SHOWN])
+    found = ", ".join([*(info.name for info in objects[:MAX_SHOWN]), *(["…"] if len(objects) > MAX_SHOWN else [])])
+    hint = below or " Name the folder that holds config.json, the weights and tokenizer.json."
     return CheckpointNotFound(
-        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {found}, ….{below}"
+        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {found}.{hint}"
     )
 
 
