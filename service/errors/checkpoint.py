@@ -1,17 +1,31 @@
 """Errors in finding, downloading and reading a checkpoint, which abort the start."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from service.errors.start import StartError
 
+# An address of a bucket, or an absolute path.
+ADDRESS = re.compile(r"\w+://|(?<![\w.])/\w")
+EXAMPLE = "hf://org/name"  # in messages that say how to name a repository
+
 
 class CheckpointError(StartError):
     """The checkpoint cannot be served."""
 
+    is_of_files = False  # whether the message speaks of the checkpoint's own files alone
+
     def __init__(self, uri: str, message: str) -> None:
         super().__init__(f"{uri}: {message}")
         self.uri = uri
+
+    @property
+    def shown(self) -> str | None:
+        """The reason for those who may not see addresses; None if it says more than what is wrong with the files."""
+        own = str(self).replace(f"{self.uri}: ", "", 1)
+        has_address = self.uri in own or ADDRESS.search(own.replace(EXAMPLE, "")) is not None
+        return own if self.is_of_files and not has_address else None
 
 
 class CheckpointNotFound(CheckpointError):
@@ -24,6 +38,8 @@ class AccessDenied(CheckpointError):
 
 class MissingFile(CheckpointError):
     """The checkpoint lacks a required file; the message names the setting that supplies one."""
+
+    is_of_files = True
 
 
 class MissingExtra(CheckpointError):
@@ -47,13 +63,19 @@ class MissingExtra(CheckpointError):
 class AmbiguousCheckpoint(CheckpointError):
     """The URI matches more than one checkpoint."""
 
+    is_of_files = True
+
 
 class UnsupportedModel(CheckpointError):
     """The model's family, or a feature of its configuration, is not supported."""
 
+    is_of_files = True
+
 
 class PickledWeights(CheckpointError):
     """The weights are pickled in files with unsupported names."""
+
+    is_of_files = True
 
     def __init__(self, uri: str, files: Sequence[str]) -> None:
         super().__init__(
@@ -67,6 +89,8 @@ class PickledWeights(CheckpointError):
 
 class MalformedCheckpoint(CheckpointError):
     """A file contradicts its header, its index or the model's configuration."""
+
+    is_of_files = True
 
     def __init__(self, uri: str, file: str, reason: str) -> None:
         super().__init__(uri, f"{file}: {reason}")
@@ -92,6 +116,8 @@ class RefusedPickle(MalformedCheckpoint):
 
 class UnquantizableWeights(CheckpointError):
     """A tensor has a row that 8 bits cannot represent, or a scale that is not a positive number."""
+
+    is_of_files = True
 
     def __init__(self, uri: str, tensor: str, reason: str) -> None:
         super().__init__(uri, f"{tensor}: {reason}. Repair the checkpoint, or serve an unquantized one.")

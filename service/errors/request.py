@@ -444,7 +444,7 @@ class ModelNotLoaded(RequestError):
 class ModelLoadFailed(RequestError):
     """The requested model could not be loaded; other models are not affected.
 
-    Clients do not see the reason, which may contain the operator's addresses and files.
+    Clients see what is wrong with a checkpoint's own files. Another reason may contain the operator's addresses.
     """
 
     status = 503
@@ -452,9 +452,17 @@ class ModelLoadFailed(RequestError):
     code = "model_load_failed"
     retry_after_s = 10
 
-    def __init__(self, model: str, reason: str) -> None:
-        message = f"The model '{model}' cannot be loaded. See the service's log or /admin/models for the reason."
-        super().__init__(message, param="model")
+    def __init__(self, model: str, reason: str, shown: str | None = None) -> None:
+        """Describe a failed load.
+
+        Args:
+            model: its name.
+            reason: for the operator.
+            shown: for clients; None to refer them to the operator.
+        """
+        told = shown or "See the service's log or /admin/models for the reason."
+        super().__init__(f"The model '{model}' cannot be loaded. {told}", param="model")
+        self.shown = shown
         self.model = model
         self.reason = reason
 

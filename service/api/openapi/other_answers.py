@@ -25,6 +25,8 @@ class Model(AnswerObject):
     """Whether it is loaded. A request loads it, and waits for that."""
     progress: dict[str, Any] | None = None
     """Of the load, as GET /health/ready shows that of the start; absent unless it is loading."""
+    error: str | None = None
+    """Why the last load failed, if its files are the cause; absent otherwise, and once it is loaded."""
     capabilities: list[str] | None = None
     """The routes that it answers, below /v1/; absent before it is loaded."""
     embedding_dimensions: int | None = None

@@ -431,7 +431,7 @@ function chooseModel(id) {
 
 function showModels(models) {
   state.models = models;
-  const options = models.map(({ id, state: of }) => make("option", { value: id, textContent: MODEL_STATES[of] ? `${id} (${MODEL_STATES[of]})` : id }));
+  const options = models.map(({ id, error, state: of }) => make("option", { value: id, title: error ?? "", textContent: error ? `${id} (cannot be loaded)` : MODEL_STATES[of] ? `${id} (${MODEL_STATES[of]})` : id }));
   at("model").replaceChildren(...options);
   at("model").hidden = models.length < 2;
   const wanted = [state.model, state.chat.conversation.model, kept("localStorage", "levserve.model")];

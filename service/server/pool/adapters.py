@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from service.catalogue.entry import ModelEntry
 from service.engine.request import Adapter
-from service.errors import ModelLoadFailed, Overloaded, ServiceError
+from service.errors import CheckpointError, ModelLoadFailed, Overloaded, ServiceError
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class HostAdapters:
         self._max_bytes, self._max_loading = max_bytes, max_loading
         self._adapters: dict[str, Adapter] = {}  # least recently used first
         self._loading: dict[str, asyncio.Task[Adapter]] = {}
-        self._failed: dict[str, tuple[float, str]] = {}  # when, and why
+        self._failed: dict[str, tuple[float, str, str | None]] = {}  # when, why, and what clients see
         self._pool = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="adapter")
         self.num_bytes = 0
 
@@ -62,9 +62,9 @@ class HostAdapters:
         if (adapter := self.find(entry)) is not None:
             return adapter
         key = _key(entry)
-        failed_s, reason = self._failed.get(key, (float("-inf"), ""))
+        failed_s, reason, shown = self._failed.get(key, (float("-inf"), "", None))
         if time.monotonic() - failed_s < RETRY_AFTER_S:
-            raise ModelLoadFailed(entry.name, reason)
+            raise ModelLoadFailed(entry.name, reason, shown)
         if key not in self._loading:
             if len(self._loading) >= self._max_loading:
                 raise Overloaded(running=len(self._loading), limit=self._max_loading)
@@ -89,8 +89,9 @@ class HostAdapters:
         except (ServiceError, OSError, MemoryError) as error:
             logger.warning("an adapter was not loaded", extra={"adapter": entry.name, "reason": str(error)})
             self._failed = {k: v for k, v in self._failed.items() if time.monotonic() - v[0] < RETRY_AFTER_S}
-            self._failed[key] = time.monotonic(), str(error)
-            raise ModelLoadFailed(entry.name, str(error)) from error
+            shown = error.shown if isinstance(error, CheckpointError) else None
+            self._failed[key] = time.monotonic(), str(error), shown
+            raise ModelLoadFailed(entry.name, str(error), shown) from error
         finally:
             del self._loading[key]
         self._adapters[key] = adapter

@@ -17,7 +17,7 @@ from typing import Any
 
 from service.api.backend import Lease, ready_state
 from service.catalogue.entry import ModelEntry
-from service.errors import DoesNotFit, Draining, ModelLoadFailed, RequestError, ServiceError
+from service.errors import CheckpointError, DoesNotFit, Draining, ModelLoadFailed, RequestError, ServiceError
 from service.observability.metrics import Metrics
 from service.observability.model_metrics import ModelMetrics
 from service.server.pool.policy import Capacity, Enter, Evict, NeverFits, Newcomer, PoolLimits, Wait, decide
@@ -306,7 +306,7 @@ class LoadQueue:
         del loading  # it refers to the weights
         residence.loading = None
         if failure is not None:
-            model.failure = (str(failure), time.monotonic())
+            model.failure = (str(failure), time.monotonic(), shown_reason(failure))
             self.leave(residence)
         self._end_hold(residence)
         await _on_thread("complete", partial(self._on_complete, residence.entry, failure))
@@ -331,9 +331,10 @@ class LoadQueue:
         is_cancelled = isinstance(error, NobodyWaits | LoadCancelled | Draining)
         model.is_requested = False
         if not isinstance(error, NobodyWaits | LoadCancelled):
-            model.failure = (str(error), time.monotonic())
+            model.failure = (str(error), time.monotonic(), shown_reason(error))
         if not isinstance(error, NobodyWaits):
-            self.refuse(model, error if isinstance(error, Draining) else ModelLoadFailed(model.entry.name, str(error)))
+            failed = ModelLoadFailed(model.entry.name, str(error), shown_reason(error))
+            self.refuse(model, error if isinstance(error, Draining) else failed)
         self._end(model, residence, Event.FAILED)
         self.metrics_of(model).model_loads.labels("cancelled" if is_cancelled else "failed").inc()
 
@@ -352,6 +353,11 @@ class LoadQueue:
             residence.gone.set_exception(failure)
             residence.gone.exception()  # nobody has to ask for it
         self.notify()
+
+
+def shown_reason(error: BaseException) -> str | None:
+    """Return what clients see of the failure of a load; None if that is nothing."""
+    return error.shown if isinstance(error, CheckpointError) else None
 
 
 def _unload(loaded: list[Loaded], on_unloaded: Callable[[], None]) -> None:

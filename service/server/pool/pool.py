@@ -278,7 +278,8 @@ class ModelPool:
         if self._queue.is_closed:
             raise Draining
         if model.failure is not None and self._has_just_failed(model):
-            raise ModelLoadFailed(model.entry.name, model.failure[0])
+            reason, _, shown = model.failure
+            raise ModelLoadFailed(model.entry.name, reason, shown)
         num_waiting = sum(len(each.waiters) for each in self._queue.models.values())
         if num_waiting >= self._limits.max_waiting:
             raise Overloaded(running=num_waiting, limit=self._limits.max_waiting)
@@ -305,6 +306,8 @@ class ModelPool:
         is_loading = newest is not None and newest.is_loading
         if newest is not None and is_loading and newest.loading is not None:
             facts["progress"] = newest.loading.progress()
+        elif not is_loading and model is not None and model.failure is not None and model.failure[2] is not None:
+            facts["error"] = model.failure[2]
         return ModelState(
             names=entry.names,
             created=self._created,

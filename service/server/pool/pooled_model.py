@@ -155,7 +155,7 @@ class PooledModel:
     residences: list[Residence] = field(default_factory=list)  # not gone; the newest is the last
     waiters: "dict[asyncio.Future[Lease], float]" = field(default_factory=dict)  # requests, and since when they wait
     is_requested: bool = False  # by a start or an operator, so that it is loaded without waiting requests
-    failure: tuple[str, float] | None = None  # reason and time of the last failed load
+    failure: tuple[str, float, str | None] | None = None  # of the last failed load: reason, time, what clients see
     last: Residence | None = None  # that was ready
     known: "ModelState | None" = None  # its state in /v1/models when it was last unloaded
 

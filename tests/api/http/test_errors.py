@@ -134,3 +134,22 @@ def test_a_refusal_is_nothing_to_log(caplog):
     for error in REFUSALS:
         error_answer(error, "req_1")
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (errors.MalformedCheckpoint("gs://b/m", "norm.weight", "is missing."), "norm.weight: is missing."),
+        (errors.UnsupportedModel("/srv/m", "config.json: model_type 'x'."), "config.json: model_type 'x'."),
+        (errors.MissingFile("/srv/m", "Set TOKENIZER_URI, for instance hf://org/name."), "Set TOKENIZER_URI"),
+        (errors.MissingFile("/srv/m", "is not in gs://secret/x."), None),
+        (errors.MissingFile("/srv/m", "is not in /srv/other."), None),
+        (errors.TransferFailed("gs://b/m", "a", "HTTP 503"), None),
+    ],
+)
+def test_clients_see_why_files_cannot_be_loaded_and_no_address(error: errors.CheckpointError, shown: str | None):
+    assert (error.shown or "").startswith(shown or "")
+    assert (error.shown is None) is (shown is None)
+    failed = errors.ModelLoadFailed("m", str(error), error.shown)
+    assert error.uri not in str(failed)
+    assert (shown or "/admin/models") in str(failed)

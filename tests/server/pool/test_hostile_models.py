@@ -30,6 +30,7 @@ def with_a_header_that_lies(folder):
 def with_weights_elsewhere(folder):
     index = {"weight_map": {"model.embed_tokens.weight": f"../good/{WEIGHTS}"}}
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+    (folder / WEIGHTS).rename(folder / "other.safetensors")
 
 
 def with_code(folder):
@@ -39,6 +40,8 @@ def with_code(folder):
     (folder / "canary.py").write_text(LEAVE_A_TRACE)
 
 
+# What clients see of each, without the address.
+REASONS = {"pickle": "Nothing in it was executed", "header": "claims a header", "elsewhere": "which is not there"}
 REFUSED = {"pickle": with_pickle, "header": with_a_header_that_lies, "elsewhere": with_weights_elsewhere}
 
 
@@ -60,9 +63,14 @@ def test_a_hostile_checkpoint_is_refused_to_those_who_name_it_and_nothing_of_it_
             answer = complete(service, name)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_load_failed"), name
             assert str(tmp_path) not in answer.text
+            assert REASONS[name] in answer.json()["error"]["message"]
         assert complete(service, "code").json()["choices"][0]["text"] == expected
         assert complete(service, "good").json()["choices"][0]["text"] == expected
+        listed = {model["id"]: model for model in httpx.get(f"{service.url}/v1/models").json()["data"]}
         models = httpx.get(f"{service.url}/admin/models", headers=ADMIN).json()["data"]
+    assert {name for name, model in listed.items() if "error" in model} == REFUSED.keys()
+    assert all(REASONS[name] in listed[name]["error"] for name in REFUSED)
+    assert str(tmp_path) not in str(listed)
     failures = {model["id"]: model["failure"] for model in models}
     assert {name for name, failure in failures.items() if failure} == REFUSED.keys()
     assert "Nothing in it was executed." in str(failures["pickle"])
