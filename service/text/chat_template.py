@@ -188,9 +188,10 @@ class ChatTemplate:
         # A mark at the end of the last message tells where the template has put that end. As in transformers, there is
         # a space behind it, so that a template that cuts space off texts does so here too.
         mark = secrets.token_hex(16)
-        marked = [*messages[:-1], {**messages[-1], "content": _marked(messages[-1].get("content", ""), f"{mark} ")}]
+        content = messages[-1].get("content", "")
+        marked = [*messages[:-1], {**messages[-1], "content": _marked(content, f"{mark} ")}]
         before, end, after = self._render(marked, add_generation_prompt, tools, documents, variables).rpartition(mark)
-        if not end:
+        if not end or _last_text(content).strip() not in before:
             message = (
                 "The model's chat template does not write the text of the last message, so it cannot be continued."
             )
@@ -228,6 +229,12 @@ def _marked(content: str | list[dict[str, str]], mark: str) -> str | list[dict[s
         return [*content, {"type": "text", "text": mark}]
     part = content[last]
     return [*content[:last], {**part, "text": f"{part['text']}{mark}"}, *content[last + 1 :]]
+
+
+def _last_text(content: str | list[dict[str, str]]) -> str:
+    if isinstance(content, str):
+        return content
+    return next((part["text"] for part in reversed(content) if "text" in part), "")
 
 
 def _with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
