@@ -3,6 +3,8 @@ UV := .tools/uv/bin/uv
 RUN := $(UV) run --no-sync
 # One test process more than CPUs, since tests wait for processes too; those that share a costly fixture share one.
 PYTEST := pytest --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses=8 --dist=loadgroup
+# All arrays are checked against their annotations, not only those of traced functions.
+TYPED := --jaxtyping-packages=service.encoder,service.engine,service.kernels,service.models,beartype.beartype
 # Huge pages of 2 MiB for large arrays: a step on a CPU is 3 to 5 % faster.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Each process writes the bytecode of what it imports from here, and later ones read it: half a second of a start.
@@ -17,12 +19,12 @@ help: ## Show this list
 serve: .venv/serve ## Serve the demo model on :8080; settings are environment variables (MODEL_URI=…)
 	@GLIBC_TUNABLES=$(GLIBC_TUNABLES) $(RUN) levserve serve
 
-test: .venv/dev ## Run the tests, all but those that take long
-	$(RUN) $(PYTEST) -m "not slow"
+test: .venv/dev ## Run the tests, all but those that take long (GRID=1: every kernel, family and compiler too)
+	$(RUN) $(PYTEST) -m "not slow$(if $(GRID),, and not grid)" --durations=40 --durations-min=1
 
 test-all: .venv/dev ## Run all tests, the long series of kills and faults included
 	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu
-	$(RUN) $(PYTEST) --hypothesis-profile=random
+	$(RUN) $(PYTEST) --hypothesis-profile=random --durations=40 $(TYPED)
 
 coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines that they reach
 	@rm -f .coverage .coverage.*
@@ -37,9 +39,10 @@ check: .venv/dev ## Check format, lint, types, import rules, dependencies and de
 	$(RUN) pyright
 	$(RUN) lint-imports
 	$(RUN) deptry .
+	$(RUN) python -m scripts.write_documents --check || { echo 'Run make fix.'; exit 1; }
 	$(RUN) python -m scripts.check_deployment
 
-fix: .venv/dev ## Format, apply automatic fixes, write the settings into README.md and .env.example
+fix: .venv/dev ## Format, apply automatic fixes, write what documents take from the code
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 	$(RUN) python -m scripts.write_documents

@@ -1,11 +1,14 @@
-"""Write into documents what the code says: settings, the graph of a start, and the fields of OpenAI's API."""
+"""Write into documents what the code says: settings, the graph of a start, and the interface."""
 
+import json
 import re
 import sys
 from pathlib import Path
 
 from scripts.memory_table import adapters_table, memory_table
 from scripts.support_table import support_tables
+from service.api.openapi.document import document
+from service.api.routes import all_routers
 from service.server.service import Service
 from service.settings import Settings
 from service.start.context import StartContext
@@ -47,7 +50,14 @@ def documents() -> dict[Path, str]:
         openai: replaced(openai.read_text(), "support", support_tables()),
         memory: replaced(replaced(memory.read_text(), "memory", memory_table()), "adapters", adapters_table()),
         ROOT / ".env.example": env_example(),
+        ROOT / "docs/openapi.json": interface(),
     }
+
+
+def interface() -> str:
+    """Return the OpenAPI document of a service with batches and keys, so that a review sees each changed limit."""
+    described = document(all_routers(has_batches=True), version="0", needs_key=True)
+    return json.dumps(described, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
 
 
 def start_table() -> str:

@@ -6,8 +6,10 @@ them too: programs are compiled quickly, except in the slow tests of cold starts
 """
 
 import atexit
+import gc
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -46,15 +48,32 @@ MADE_ONCE = (
     "keyed_service",
     "scripted_service",
 )
+MAX_RESIDENT_BYTES = 700 * 2**20  # of a worker, beyond which it drops the programs that it has compiled
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
-    """Group tests by the costly fixture that they share; all others go to whichever worker is free."""
+    """Group tests by the costly fixture that they share, or by their file if it has fixtures of its own."""
     for item in items:
-        for name in set(MADE_ONCE) & set(item.fixturenames):
+        names = [name for name in MADE_ONCE if name in item.fixturenames]
+        for name in names:
             parameter = item.callspec.params.get("model", "") if hasattr(item, "callspec") else ""
             item.add_marker(pytest.mark.xdist_group(f"{name} {getattr(parameter, '__name__', '')}".strip()))
+        if not names and any(name in vars(item.module) for name in item.fixturenames):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_memory():
+    """Drop compiled programs once there are many: XLA keeps them for as long as the process lives."""
+    yield
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1]) if sys.platform == "linux" else 0
+    if "jax" in sys.modules and resident_pages * os.sysconf("SC_PAGE_SIZE") > MAX_RESIDENT_BYTES:
+        from service.device.heap import return_freed_memory
+
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+        return_freed_memory()
 
 
 def pytest_make_parametrize_id(val, argname):

@@ -10,7 +10,7 @@ from service.api.dependencies import OpenCall
 from service.api.http.receive import json_body
 from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.embeddings import EmbeddingsRequest
-from service.api.vectors.encoding import encode, token_ids
+from service.api.vectors.encoding import encode_body, token_ids
 from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 
 router = APIRouter(tags=["embeddings"])
@@ -32,7 +32,7 @@ async def create_embeddings(
     size = size_of(body.dimensions, model.vectors)
     call.log_user(body.user)
     texts = await token_ids(call, model, body)
-    vectors = cut(await encode(call, model, texts), size, is_normalized=model.vectors.is_normalized)
+    vectors = cut(await encode_body(call, model, body, texts), size, is_normalized=model.vectors.is_normalized)
     num_tokens = sum(map(len, texts))
 
     def write() -> bytes:

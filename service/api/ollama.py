@@ -39,7 +39,7 @@ from service.api.schema.ollama import (
 from service.api.schema.token_ids import TokenIds
 from service.api.schema.wire import checked
 from service.api.served import ServedEncoder, ServedModel
-from service.api.vectors.encoding import encode, token_ids
+from service.api.vectors.encoding import encode_body, token_ids
 from service.api.vectors.numbers import cut, size_of
 from service.errors import UnknownModel
 from service.text.prompt_model import PromptModel
@@ -308,7 +308,7 @@ async def _vectors(call: Call, model: ServedEncoder, body: OllamaEmbedRequest) -
     """Return the vectors of texts, and the number of tokens."""
     size = size_of(body.dimensions, model.vectors)
     texts = await token_ids(call, model, body)
-    vectors = cut(await encode(call, model, texts), size, is_normalized=model.vectors.is_normalized)
+    vectors = cut(await encode_body(call, model, body, texts), size, is_normalized=model.vectors.is_normalized)
     return await call.run_in_thread(vectors.tolist), sum(map(len, texts))
 
 

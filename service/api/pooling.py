@@ -15,7 +15,7 @@ from service.api.http.receive import json_body
 from service.api.openapi.responses import GENERATION_ERRORS, answers, statuses
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.served import ServedEncoder
-from service.api.vectors.encoding import encode, encode_tokens, token_ids
+from service.api.vectors.encoding import encode_body, encode_tokens, token_ids
 from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 from service.encoder.request import Vectors
 from service.errors import InvalidParameter
@@ -68,7 +68,7 @@ async def embed_like_llama_cpp(
     Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md (POST /embedding)
     """
     model = await call.encoding(body.model)
-    vectors = await encode(call, model, await token_ids(call, model, body))
+    vectors = await encode_body(call, model, body, await token_ids(call, model, body))
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 
@@ -101,7 +101,7 @@ async def _pooled(
     """Return the numbers of each text."""
     vectors, tokens = model.vectors, model.tokens
     if tokens is None or task in {"embed", "classify"}:
-        found: Vectors = await encode(call, model, texts)
+        found: Vectors = await encode_body(call, model, body, texts)
         return list(cut(found, size_of(body.dimensions, vectors), is_normalized=vectors.is_normalized))
     make = tokens.vectors if task == "token_embed" else tokens.weights
     states = await encode_tokens(call, model, texts)

@@ -59,6 +59,11 @@ def _allow_head(router: APIRouter) -> None:
             route.methods.add("HEAD")
 
 
+def all_routers(*, has_batches: bool) -> list[APIRouter]:
+    """Return the routers of an app whose routes are complete."""
+    return [*(resource.router for resource in FIRST), *_others(has_batches)]
+
+
 def _others(has_batches: bool) -> list[APIRouter]:
     from service.api import (
         audio,

@@ -212,6 +212,7 @@ class VectorFacts:
     matryoshka_sizes: tuple[int, ...] | None
     prompts: Mapping[str, str]  # put before texts, by name
     default_prompt: str | None
+    pools_prompts: bool = True  # whether the tokens of a prompt count in a text's vector
     is_score: bool = False  # whether each is the score of a pair of texts
     template: str | None = None  # the prompt around a pair, by name; None: what the tokenizer puts around it
 

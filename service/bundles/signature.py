@@ -31,6 +31,7 @@ class Signer:
 
     def verifies(self, fields: Mapping[str, Any]) -> bool:
         """Return whether the fields are signed with one of the keys; always True without keys."""
+        # Defends against T17.
         if not self._keys:
             return True
         signature = fields.get(FIELD)

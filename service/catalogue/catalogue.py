@@ -87,6 +87,7 @@ class Catalogue:
             raise InvalidParameter(f"'lora_name' {fault}.", param="lora_name")
         self._check_is_free(name, in_place=in_place)
         inside = path.removeprefix(f"{self._uri}/").rstrip("/")
+        # Defends against T34.
         if inside.startswith("/") or "://" in inside or name_fault(inside) is not None:
             message = f"'lora_path' must lead to a folder inside the catalogue ({self._uri}), without '..'."
             raise InvalidParameter(message, param="lora_path")

@@ -17,6 +17,7 @@ from service.checkpoint.layout import (
     TOKENIZER_FILES,
     LevanterLayout,
     detect_layout,
+    newest_export,
 )
 from service.checkpoint.model_config import CONFIG_JSON
 from service.checkpoint.tokenizer_files import pull_tokenizer
@@ -43,6 +44,8 @@ def conversion_name(uri: str, open_source: OpenSource, sources: Sequence[str | N
     source = open_source(parse_location(uri))
     try:
         objects = source.list()
+        if newest_export(objects) is not None:
+            return None
         layout = detect_layout(source.uri, objects)
     finally:
         source.close()

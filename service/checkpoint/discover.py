@@ -13,17 +13,17 @@ from service.checkpoint import levanter
 from service.checkpoint.adapters.locate import LocatedAdapter, locate_adapter
 from service.checkpoint.adapters.peft import CONFIG as ADAPTER_CONFIG
 from service.checkpoint.file_set import FileSet, OpenSource
+from service.checkpoint.head import with_head
 from service.checkpoint.layout import (
     GENERATION_CONFIG,
-    INDEX,
     PAIR_OF_VOCABULARY,
-    PICKLED_INDEX,
     TOKENIZER_FILES,
     VOCABULARIES,
     LevanterLayout,
     SnapshotLayout,
     detect_layout,
     named,
+    newest_export,
 )
 from service.checkpoint.model_config import (
     CONFIG_JSON,
@@ -32,11 +32,18 @@ from service.checkpoint.model_config import (
     parse_json_object,
     parse_levanter_yaml,
 )
+from service.checkpoint.quantization_file import with_quantization_file
 from service.checkpoint.score_tokens import with_score_token_ids
-from service.checkpoint.sentence_files import read_sentence_files, weights_of_modules
-from service.errors import AmbiguousCheckpoint, MalformedCheckpoint, MissingFile
+from service.checkpoint.sentence_files import (
+    read_sentence_files,
+    stated_values,
+    weights_of_modules,
+    with_tokenizer_config,
+)
+from service.checkpoint.weight_files import choose_weights
+from service.errors import AmbiguousCheckpoint, MissingFile
 from service.models.encoders.token_heads import TOKEN_HEAD_FILES
-from service.storage.location import GcsLocation, LocalLocation, Location, parse_location
+from service.storage.location import GcsLocation, HubLocation, LocalLocation, Location, parse_location
 from service.storage.objects import ObjectInfo
 from service.storage.source import Source
 
@@ -92,9 +99,16 @@ def locate(
     """
     location = parse_location(uri)
     source = open_source(location)
-    objects = source.list()
+    objects, above = source.list(), []
+    export = None if isinstance(location, HubLocation) else newest_export(objects)
+    if export is not None:
+        logger.info("the folder holds a model for each step; the newest is served", extra={"uri": uri, "step": export})
+        above = [_Folder(source, objects, "")]
+        location = _below(location, export)
+        source = open_source(location)
+        objects = source.list()
     layout = detect_layout(source.uri, objects)
-    folders = [_Folder(source, objects, layout.folder if isinstance(layout, LevanterLayout) else "")]
+    folders = [_Folder(source, objects, layout.folder if isinstance(layout, LevanterLayout) else ""), *above]
     if isinstance(layout, LevanterLayout):
         levanter.require_levanter(source.uri)
         logger.info("found a Levanter checkpoint", extra={"uri": source.uri, "step": layout.step})
@@ -112,10 +126,14 @@ def locate(
     sentence_files: Mapping[str, Any] = {}
     if isinstance(layout, SnapshotLayout):
         sentence_files = read_sentence_files(source, objects)
+        hub_config = hub_config | stated_values(sentence_files)
+        sentence_files = with_tokenizer_config(sentence_files, hub_config, tokenizer)
         layout, weights = choose_weights(source, objects, layout)
+        hub_config = with_head(source, layout, hub_config, sentence_files)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))
         layout = replace(layout, weights=(*layout.weights, *modules))
-        weights = (*weights, *modules)
+        hub_config, quantization = with_quantization_file(source, objects, hub_config)
+        weights = (*weights, *modules, *quantization)
     if tokenizer.source is source:  # one source: one entry of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
     files = FileSet(source, weights, folders[0].folder)
@@ -139,6 +157,13 @@ class _Folder:
         """Return the files directly in the folder."""
         inside = [info for info in self.objects if info.name.startswith(self.folder)]
         return [info for info in inside if "/" not in info.name[len(self.folder) :]]
+
+
+def _below(location: LocalLocation | GcsLocation, folder: str) -> Location:
+    """Return the address of a folder inside another."""
+    if isinstance(location, LocalLocation):
+        return LocalLocation(location.path / folder)
+    return GcsLocation(location.bucket, f"{location.prefix}/{folder}".strip("/"))
 
 
 def _above(location: Location, step: _Folder, open_source: OpenSource) -> list[_Folder]:
@@ -231,33 +256,3 @@ def _generation(folders: Sequence[_Folder]) -> Mapping[str, Any] | None:
         if found := folder.find(GENERATION_CONFIG):
             return parse_json_object(folder.source.uri, found[0].name, folder.source.read(found[0]))
     return None
-
-
-def choose_weights(
-    source: Source, objects: Sequence[ObjectInfo], layout: SnapshotLayout
-) -> tuple[SnapshotLayout, tuple[ObjectInfo, ...]]:
-    """Return the files that hold the model, and all files that a Hugging Face snapshot needs.
-
-    Some repositories hold the weights twice, under the standard names and under others (`consolidated.safetensors`):
-    the index decides, and without one the standard name.
-
-    Raises:
-        MalformedCheckpoint, MissingFile: the index names no files, or one that is not there.
-    """
-    index_name, standard = (PICKLED_INDEX, "pytorch_model.bin") if layout.is_pickled else (INDEX, "model.safetensors")
-    index = named(objects, [index_name])
-    if not index:
-        chosen = named(layout.weights, [standard]) or layout.weights
-        return replace(layout, weights=chosen), (*chosen, *named(objects, [CONFIG_JSON]))
-    weight_map = parse_json_object(source.uri, index_name, source.read(index[0])).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise MalformedCheckpoint(source.uri, index_name, "has no weight_map of names.")
-    names = set(weight_map.values())
-    missing = sorted(names - {info.name for info in layout.weights})
-    if missing:
-        raise MissingFile(
-            source.uri,
-            f"{index_name} names {missing[0]!r}, which is not there ({len(missing)} in all). Upload it again.",
-        )
-    chosen = named(layout.weights, names)
-    return replace(layout, weights=chosen), (*chosen, *named(objects, [CONFIG_JSON, index_name]))

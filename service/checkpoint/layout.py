@@ -1,9 +1,10 @@
 """Layouts of checkpoints, detected by names alone: a Hugging Face snapshot, a Levanter run or one of its steps."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
+from service.checkpoint.foreign_files import foreign_format
 from service.errors import AmbiguousCheckpoint, CheckpointNotFound, PickledWeights
 from service.storage.objects import ObjectInfo
 
@@ -41,8 +42,17 @@ STEP_MARKER = "metadata.json"
 CONVERSION_MARKER = "CONVERTED.json"
 INDEX = "model.safetensors.index.json"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
-_PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
+_PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?(\.\w+)?\.bin")
 _STEP_FOLDER = re.compile(r"step-(\d+)")
+# A model for each step, as Levanter (`hf_save_path`) and the Trainer of transformers save them.
+_EXPORT = re.compile(r"((?:step|checkpoint)-(\d+))/([^/]+)")
+_SHARD = re.compile(r".+-\d+-of-(\d+)(?:\.\w+)?\.(?:safetensors|bin)")
+CONFIG = "config.json"
+# Beside a model, files of safetensors that hold no part of it.
+_OTHERS = re.compile(
+    r"(adapter_model|optimizer|scheduler|random_states|training_).*\.safetensors|.*\.lora\.safetensors"
+)
+MAX_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,9 @@ def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
         CheckpointNotFound: it holds neither, or no Levanter step is complete.
     """
     top = [info for info in objects if "/" not in info.name]
-    safetensors = tuple(info for info in top if info.name.endswith(".safetensors"))
+    every = tuple(info for info in top if info.name.endswith(".safetensors"))
+    pickled = tuple(info for info in top if _PICKLED.fullmatch(info.name))
+    safetensors = tuple(info for info in every if not _OTHERS.fullmatch(info.name))
     levanter = _levanter(uri, objects)
     if safetensors and levanter:
         raise AmbiguousCheckpoint(
@@ -89,9 +101,34 @@ def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
         )
     if levanter:
         return levanter
-    if weights := safetensors or tuple(info for info in top if _PICKLED.fullmatch(info.name)):
+    if weights := safetensors or pickled or every:
         return SnapshotLayout(weights, any(info.name == CONVERSION_MARKER for info in top))
     raise _nothing_found(uri, objects, top)
+
+
+def newest_export(objects: Iterable[ObjectInfo]) -> str | None:
+    """Return the folder of the newest step of which a folder holds a whole model; None if it holds a model itself.
+
+    A folder is whole if it has a configuration and all files of the weights.
+    """
+    steps: dict[tuple[int, str], set[str]] = {}
+    for info in objects:
+        if match := _EXPORT.fullmatch(info.name):
+            steps.setdefault((int(match[2]), match[1]), set()).add(match[3])
+        elif "/" not in info.name and (info.name.endswith(".safetensors") or _PICKLED.fullmatch(info.name)):
+            return None
+    if any(STEP_MARKER in names for names in steps.values()):
+        return None  # Levanter's own
+    return next((folder for (_, folder), names in sorted(steps.items(), reverse=True) if _is_whole(names)), None)
+
+
+def _is_whole(names: Set[str]) -> bool:
+    counts: dict[int, int] = {}
+    for name in names:
+        if match := _SHARD.fullmatch(name):
+            counts[int(match[1])] = counts.get(int(match[1]), 0) + 1
+    is_sharded = any(count == found for count, found in counts.items()) and not names.isdisjoint((INDEX, PICKLED_INDEX))
+    return CONFIG in names and (is_sharded or not names.isdisjoint(("model.safetensors", "pytorch_model.bin")))
 
 
 def named(objects: Iterable[ObjectInfo], names: Iterable[str], folder: str = "") -> tuple[ObjectInfo, ...]:
@@ -107,6 +144,7 @@ def _levanter(uri: str, objects: Sequence[ObjectInfo]) -> LevanterLayout | None:
         return LevanterLayout(int(match[1]) if match else None, "", tuple(objects))
     steps = {int(match[1]) for name in names if (match := _STEP_FOLDER.match(name)) and "/" in name}
     complete = {step for step in steps if f"step-{step}/{STEP_MARKER}" in names}
+    steps = {step for step in steps if step in complete or f"step-{step}/{CONFIG}" not in names}  # no exports
     if steps and not complete:
         raise CheckpointNotFound(
             uri,
@@ -122,12 +160,25 @@ def _levanter(uri: str, objects: Sequence[ObjectInfo]) -> LevanterLayout | None:
 def _nothing_found(
     uri: str, objects: Sequence[ObjectInfo], top: Sequence[ObjectInfo]
 ) -> CheckpointNotFound | PickledWeights:
+    folders = sorted({info.name.rpartition("/")[0] for info in objects if _is_weight(info.name)} - {""})
+    below = ""
+    if folders:
+        shown = ", ".join(map(repr, folders[:MAX_SHOWN]))
+        more = f" and {len(folders) - MAX_SHOWN} more" if len(folders) > MAX_SHOWN else ""
+        choice = "one of these folders, or CATALOGUE_URI to this one" if len(folders) > 1 else "that folder"
+        below = f" There are weights below it, in {shown}{more}: set MODEL_URI to {choice}."
+    known = foreign_format([info.name for info in (top if folders else objects)])
+    if known is not None:
+        return CheckpointNotFound(uri, f"holds {known[0]}, which is not served. {known[1]}.{below}")
     pickles = [info.name for info in top if info.name.endswith(PICKLE_SUFFIXES)]
     if pickles:
         return PickledWeights(uri, pickles)
-    deeper = sorted({info.name.rsplit("/", 1)[0] for info in objects if info.name.endswith(".safetensors")})
-    hint = f" There are safetensors below it, in {deeper[0]!r}: set MODEL_URI to that folder." if deeper else ""
-    shown = ", ".join(info.name for info in objects[:3])
+    found = ", ".join(info.name for info in objects[:MAX_SHOWN])
     return CheckpointNotFound(
-        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {shown}, ….{hint}"
+        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {found}, ….{below}"
     )
+
+
+def _is_weight(name: str) -> bool:
+    base = name.rpartition("/")[2]
+    return base.endswith(".safetensors") or _PICKLED.fullmatch(base) is not None

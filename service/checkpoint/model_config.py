@@ -40,6 +40,7 @@ def parse_json_object(uri: str, name: str, data: bytes) -> dict[str, Any]:
     values = parse_json(uri, name, data)
     if not isinstance(values, dict):
         raise MalformedCheckpoint(uri, name, "is not a JSON object.")
+    # Defends against T14.
     return values
 
 

@@ -32,6 +32,11 @@ class PlannedText(NamedTuple):
         """The first token of type 1; the number of tokens if there is none."""
         return self.request.second_from[self.number] if self.request.second_from else len(self.token_ids)
 
+    @property
+    def pooled_from(self) -> int:
+        """The first token that is pooled; the last token where the prompt is the whole text."""
+        return min(self.request.prompt_tokens, len(self.token_ids) - 1)
+
 
 class Plan(NamedTuple):
     """The texts of one step."""

@@ -52,7 +52,7 @@ class VectorCache:
 def keys_of(request: EncodeRequest, salt: bytes) -> list[VectorKey]:
     """Return the key of each text; requests with different salts share none."""
     return [
-        _key(salt, token_ids, request.second_from[index] if request.second_from else None)
+        _key(salt, token_ids, request.second_from[index] if request.second_from else None, request.prompt_tokens)
         for index, token_ids in enumerate(request.texts)
     ]
 
@@ -68,7 +68,8 @@ class PartialRequest:
         first = {key: index for index, key in reversed(list(enumerate(keys))) if key not in self._vectors}
         self.numbers = sorted(first.values())  # of the texts that are missing, among all
         seconds = tuple(request.second_from[number] for number in self.numbers) if request.second_from else ()
-        self.missing = EncodeRequest(request.id, tuple(request.texts[number] for number in self.numbers), seconds)
+        texts = tuple(request.texts[number] for number in self.numbers)
+        self.missing = EncodeRequest(request.id, texts, seconds, request.prompt_tokens)
 
     def complete(self, computed: Float[np.ndarray, "missing vector"]) -> Vectors:
         """Keep the vectors of the missing texts, and return those of all texts."""
@@ -82,9 +83,9 @@ class PartialRequest:
         return np.array([self._vectors[key] for key in self._keys])
 
 
-def _key(salt: bytes, token_ids: Sequence[int], second_from: int | None) -> VectorKey:
+def _key(salt: bytes, token_ids: Sequence[int], second_from: int | None, prompt_tokens: int) -> VectorKey:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    digest.update(f"{len(salt)} {second_from} ".encode() + salt)
+    digest.update(f"{len(salt)} {second_from} {prompt_tokens} ".encode() + salt)
     digest.update(np.array(token_ids, np.int32).tobytes())
     return digest.digest()
 

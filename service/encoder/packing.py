@@ -35,11 +35,11 @@ def pack(plan: Plan) -> PackedStep:
     token_ids[places] = np.fromiter(flat, np.int32, len(places))
     positions[places], segments[places] = in_text, of_text
     types[places] = in_text >= np.array([text.second_from for text in plan.texts])[of_text]
-    first, last = np.zeros(most_texts, np.int32), np.zeros(most_texts, np.int32)
+    first, pooled_from, last = (np.zeros(most_texts, np.int32) for _ in range(3))
     first[: len(starts)], last[: len(starts)] = starts, starts + lengths - 1
-    return PackedStep(
-        PackedTokens(token_ids, positions, types), PackedTexts(segments, first, last), np.array(window, np.int32)
-    )
+    pooled_from[: len(starts)] = starts + [text.pooled_from for text in plan.texts]
+    texts = PackedTexts(segments, first, pooled_from, last)
+    return PackedStep(PackedTokens(token_ids, positions, types), texts, np.array(window, np.int32))
 
 
 def _shortest_windows(lengths: Sequence[int], num_tokens: int) -> tuple[int, np.ndarray]:

@@ -24,6 +24,8 @@ class EncodeRequest:
     texts: tuple[tuple[int, ...], ...]  # token ids; none is empty, and none longer than the model's maximum
     # Of each text, the first token of the second text of a pair; empty if no text is a pair.
     second_from: tuple[int, ...] = ()
+    # Tokens at the begin of every text, those of its prompt, that a model whose prompts are not pooled leaves out.
+    prompt_tokens: int = 0
     wants_tokens: bool = False  # the hidden states of all tokens, as the last layer leaves them, and no vectors
     queue_deadline: QueueDeadline | None = None  # None waits for as long as it takes
     clock: Clock = field(default_factory=lambda: Clock(time.perf_counter()), compare=False)

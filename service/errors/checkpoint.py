@@ -40,8 +40,8 @@ class PickledWeights(CheckpointError):
         super().__init__(
             uri,
             f"the weights are pickled in unsupported files ({', '.join(files[:3])}{', …' if len(files) > 3 else ''}). "
-            "Supported are pytorch_model.bin and the files of pytorch_model.bin.index.json. Convert the checkpoint "
-            "with transformers: AutoModelForCausalLM.from_pretrained(PATH).save_pretrained(NEW_PATH).",
+            "Supported are pytorch_model.bin and the files of pytorch_model.bin.index.json. Rename a file that is the "
+            "model's whole state_dict(); of any other, load the model and call its save_pretrained(NEW_PATH).",
         )
         self.files = tuple(files)
 

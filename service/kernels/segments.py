@@ -29,6 +29,7 @@ def segment_attention(
     *,
     scale: float,
     sight: Sight = WHOLE_TEXT,
+    by_distance: Float[Array, "distance head"] | None = None,
 ) -> Float[Array, "token head head_dim"]:
     """Attend from each token to tokens of its own segment.
 
@@ -40,10 +41,12 @@ def segment_attention(
         window: index of the window size in `windows(token)`; no segment may cross the edge of a window.
         scale: factor of the product of a query and a key.
         sight: the visible tokens within a segment.
+        by_distance: what is added to the score of a key, by how far it lies from the query: from `1 - token` to
+            `token - 1`; None for nothing.
     """
     key, value = _with_nans_in_keys(key, value)
     choices = windows(len(segments))
-    forms = [functools.partial(_in_windows, size=size, sight=sight) for size in choices]
+    forms = [functools.partial(_in_windows, size=size, sight=sight, by_distance=by_distance) for size in choices]
     return jax.lax.switch(window, forms, query * scale, key, value, segments)
 
 
@@ -55,11 +58,12 @@ def _in_windows(
     *,
     size: int,
     sight: Sight,
+    by_distance: Float[Array, "distance head"] | None,
 ) -> Float[Array, "token head head_dim"]:
     # With heads before tokens, the products need no copies and take half to two thirds of the time.
     queries, keys, values = (array.reshape(-1, size, *array.shape[1:]).swapaxes(1, 2) for array in (query, key, value))
     by_window = segments.reshape(-1, size)
-    attend = functools.partial(_attend, sight=sight)
+    attend = functools.partial(_attend, sight=sight, by_distance=by_distance)
     if _block(size) == size:
         attended = attend(queries, keys, values, by_window, jnp.arange(size))
     else:
@@ -92,13 +96,17 @@ def _attend(
     places: Int[Array, "query"],
     *,
     sight: Sight,
+    by_distance: Float[Array, "distance head"] | None,
 ) -> Float[Array, "window head query head_dim"]:
     """Attend from queries at these offsets in their windows to all tokens of the windows."""
     num_windows, num_kv_heads, num_tokens, head_dim = key.shape
     by_kv_head = query.reshape(num_windows, num_kv_heads, -1, head_dim)
     scores = jnp.einsum("whqd,whkd->whqk", by_kv_head, key, preferred_element_type=jnp.float32)
-    is_seen = _is_seen(segments, places, sight)[:, None]
-    scores = jnp.where(is_seen, scores.reshape(num_windows, -1, len(places), num_tokens), MASKED)
+    scores = scores.reshape(num_windows, -1, len(places), num_tokens)
+    if by_distance is not None:
+        distances = jnp.arange(num_tokens)[None] - places[:, None] + len(by_distance) // 2
+        scores += jnp.moveaxis(by_distance[distances], -1, 0)[None].astype(scores.dtype)
+    scores = jnp.where(_is_seen(segments, places, sight)[:, None], scores, MASKED)
     weights = jnp.exp(scores - scores.max(-1, keepdims=True))
     shares = weights.astype(value.dtype).reshape(num_windows, num_kv_heads, -1, num_tokens)
     attended = jnp.einsum("whqk,whkd->whqd", shares, value).reshape(query.shape)

@@ -104,6 +104,7 @@ def _opened(content: bytes, param: str) -> "Iterator[Image]":
 def _check(size: Size, param: str) -> None:
     if not min(size):
         raise UnreadableImage("has no pixel", param=param)
+    # Defends against T19.
     if size.width * size.height > MAX_PIXELS:
         raise ImageTooLarge(MAX_PIXELS, param=param)
     if max(size) > MAX_ASPECT * min(size):

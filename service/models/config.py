@@ -2,22 +2,25 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from service.errors import UnsupportedModel
 from service.models.description import Activation
 
 MAX_CONFIG_INT = 2**31 - 1
-# Source: transformers `activations.py` (ACT2FN)
+# Source: transformers `activations.py` (ACT2CLS): names of one function, which differ in how they compute it
 ACTIVATIONS = {
-    "gelu": Activation.GELU,
-    "gelu_new": Activation.GELU_TANH,
-    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    **dict.fromkeys(("gelu", "gelu_python"), Activation.GELU),
+    **dict.fromkeys(
+        ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh"), Activation.GELU_TANH
+    ),
     "relu": Activation.RELU,
     "relu2": Activation.RELU_SQUARED,
-    "silu": Activation.SILU,
-    "swish": Activation.SILU,
+    **dict.fromkeys(("silu", "swish"), Activation.SILU),
+    "sigmoid": Activation.SIGMOID,
+    "tanh": Activation.TANH,
+    "linear": Activation.NONE,
 }
 
 
@@ -46,21 +49,21 @@ class HubConfig:
         """Return a positive integer, or the default where the key is absent or null."""
         return default if self.values.get(key) is None else self.required_int(key)
 
+    def int_or_none(self, key: str) -> int | None:
+        """Return a positive integer, or None where the key is absent or null."""
+        return None if self.values.get(key) is None else self.required_int(key)
+
     def part(self, key: str) -> "HubConfig":
-        """Return a part of the file as a file of its own.
+        """Return a part of the file as a file of its own; one that is absent or null is empty.
 
         Raises:
-            UnsupportedModel: it is missing, or no object.
+            UnsupportedModel: it is no object.
         """
         values = self.values.get(key)
+        values = {} if values is None else values
         if not isinstance(values, dict):
             raise self.refuse(f"{key} is {type(values).__name__}, which should be an object.")
         return HubConfig(self.uri, values, self.max_model_len)
-
-    def with_defaults(self, defaults: Mapping[str, Any]) -> "HubConfig":
-        """Return the file with these values where a key is absent or null."""
-        missing = {key: value for key, value in defaults.items() if self.values.get(key) is None}
-        return replace(self, values={**self.values, **missing})
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         """Return a boolean, or the default where the key is absent or null."""
@@ -82,14 +85,14 @@ class HubConfig:
         """Return the error that names the file, to be raised."""
         return UnsupportedModel(self.uri, f"config.json: {reason}")
 
-    def number(self, key: str, default: float) -> float:
-        """Return a positive number, or the default where the key is absent or null.
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a positive number, or the default, if there is one, where the key is absent or null.
 
         Raises:
             UnsupportedModel: the value is not a positive finite number.
         """
         value = self.values.get(key)
-        if value is None:
+        if value is None and default is not None:
             return default
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
             raise self.refuse(f"{key} is {value!r}, which should be a positive number.")
@@ -112,7 +115,7 @@ class HubConfig:
         Raises:
             UnsupportedModel: the value is not a positive finite number.
         """
-        return None if self.values.get(key) is None else self.number(key, 0.0)
+        return None if self.values.get(key) is None else self.number(key)
 
     def activation(self, key: str, default: Activation = Activation.SILU) -> Activation:
         """Return a non-linearity, or the default where the key is absent or null.

@@ -53,7 +53,10 @@ def decoder_weight_specs(
 
 def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:
     embed, vocab, names = config.hidden_size, config.vocab_size, config.names
-    yield _product("embed", ("vocab", "embed"), (vocab, embed), f"{names.prefix}{names.embed}.weight")
+    head = f"{names.head}.weight"
+    shared = (head,) if config.has_tied_embeddings else ()
+    source = TensorSource(f"{names.prefix}{names.embed}.weight", (vocab, embed), (vocab, embed), also=shared)
+    yield WeightSpec("embed", ("vocab", "embed"), (vocab, embed), (source,), num_in_axes=1)
     if config.num_positions:
         shape = (config.num_positions, embed)
         yield _plain("positions", ("position", "embed"), shape, f"{names.prefix}{names.positions}.weight")
@@ -62,7 +65,7 @@ def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:
         yield from _layer(layer, f"layers.{number}.", names.of_layer(number), embed, names)
     yield from _norm(config.final_norm, "final_norm", embed, names.prefix, names, tensor=names.final_norm)
     if not config.has_tied_embeddings:
-        yield _product("unembed", ("vocab", "embed"), (vocab, embed), f"{names.head}.weight")
+        yield _product("unembed", ("vocab", "embed"), (vocab, embed), head)
     if config.speech_encoder is not None:
         yield from _speech_encoder(config.speech_encoder)
     if isinstance(config.image_encoder, ImageEncoder):

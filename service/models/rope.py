@@ -10,16 +10,10 @@ with which the original context is the longest text, or, if the operator asks fo
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int32
-
-from service.errors import UnsupportedModel
-
-SERVED_SCALINGS = ("default", "linear", "llama3", "longrope", "yarn")
 
 
 @dataclass(frozen=True)
@@ -40,73 +34,6 @@ class RopeConfig:
     factors: tuple[float, ...] = ()  # longrope: of each pair of dimensions
     # Pairs of dimensions that turn by time, row and column; empty: all turn by one position.
     sections: tuple[int, ...] = ()
-
-    @classmethod
-    def from_hub(
-        cls,
-        uri: str,
-        values: Mapping[str, Any],
-        *,
-        head_dim: int,
-        context_len: int,
-        default_theta: float = 10_000.0,
-        max_model_len: int | None = None,
-    ) -> "RopeConfig":
-        """Read either form of the configuration: `rope_parameters`, or `rope_theta` with `rope_scaling`.
-
-        Args:
-            uri: the checkpoint, for messages.
-            values: the content of `config.json`.
-            head_dim: the width of one head.
-            context_len: the most tokens that the configuration claims.
-            default_theta: the base of a configuration without one.
-            max_model_len: the most tokens that the operator asks for, which choose a list of LongRoPE.
-
-        Raises:
-            UnsupportedModel: the scaling is not served, or an odd number of dimensions is rotated.
-        """
-        given = _scaling(values)
-        scaling = given.get("rope_type") or given.get("type") or "default"
-        scaling = "longrope" if scaling == "su" else scaling  # its name in the first releases of Phi-3
-        theta = float(given.get("rope_theta") or values.get("rope_theta") or default_theta)
-        rotated_share = given.get("partial_rotary_factor", values.get("partial_rotary_factor"))
-        rotary_dim = int(head_dim * (1.0 if rotated_share is None else float(rotated_share)))
-        if scaling not in SERVED_SCALINGS:
-            raise UnsupportedModel(
-                uri, f"config.json: the rope scaling {scaling!r} is not served; only {', '.join(SERVED_SCALINGS)}."
-            )
-        if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
-            raise UnsupportedModel(
-                uri,
-                f"config.json: {rotary_dim} of head_dim = {head_dim} dimensions are rotated "
-                f"(partial_rotary_factor = {rotated_share}); they should be a positive even number of them.",
-            )
-        if scaling == "default":
-            return cls(theta=theta, rotary_dim=rotary_dim, sections=_sections(uri, given, rotary_dim))
-        if scaling == "longrope":
-            return cls(
-                theta=theta,
-                rotary_dim=rotary_dim,
-                scaling=scaling,
-                factors=_longrope_factors(uri, values, rotary_dim, max_model_len),
-                attention_factor=_longrope_attention_factor(values, context_len),
-            )
-        if "factor" not in given:
-            raise UnsupportedModel(uri, f"config.json: the rope scaling {scaling!r} lacks its factor.")
-        factor = float(given["factor"])
-        return cls(
-            theta=theta,
-            rotary_dim=rotary_dim,
-            scaling=scaling,
-            factor=factor,
-            original_context_len=int(given.get("original_max_position_embeddings") or context_len),
-            low_freq_factor=float(given.get("low_freq_factor") or 1.0),
-            high_freq_factor=float(given.get("high_freq_factor") or 4.0),
-            beta_fast=float(given.get("beta_fast") or 32.0),
-            beta_slow=float(given.get("beta_slow") or 1.0),
-            attention_factor=_yarn_attention_factor(given, factor) if scaling == "yarn" else 1.0,
-            has_truncated_range=bool(given.get("truncate", True)),
-        )
 
     def axes(self) -> Int32[np.ndarray, " half_rotary_dim"]:
         """Return by which position each pair of dimensions turns: 0 for time, 1 for row, 2 for column.
@@ -155,62 +82,3 @@ class RopeConfig:
         """Return the dimension that rotates `num_rotations` times over the original context."""
         waves = self.original_context_len / (num_rotations * 2 * math.pi)
         return self.rotary_dim * math.log(waves) / (2 * math.log(self.theta))
-
-
-def longrope_context(values: Mapping[str, Any], context_len: int) -> int | None:
-    """Return the original context, in tokens, of a model with LongRoPE; None for another model."""
-    given = _scaling(values)
-    if (given.get("rope_type") or given.get("type")) not in ("longrope", "su"):
-        return None
-    known = given.get("original_max_position_embeddings") or values.get("original_max_position_embeddings")
-    return int(known or context_len)
-
-
-def _sections(uri: str, given: Mapping[str, Any], rotary_dim: int) -> tuple[int, ...]:
-    sections = given.get("mrope_section")
-    if sections is None:
-        return ()
-    is_whole = isinstance(sections, list) and len(sections) == 3 and all(type(size) is int for size in sections)
-    if not is_whole or sum(sections) != rotary_dim // 2 or not given.get("mrope_interleaved", True):
-        raise UnsupportedModel(
-            uri, f"config.json: mrope_section = {sections!r} is not served; only three interleaved parts of a head."
-        )
-    return tuple(sections)
-
-
-def _scaling(values: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(values.get("rope_parameters") or values.get("rope_scaling") or {})
-
-
-def _longrope_factors(
-    uri: str, values: Mapping[str, Any], rotary_dim: int, max_model_len: int | None
-) -> tuple[float, ...]:
-    original = longrope_context(values, 0) or 0
-    key = "long_factor" if (max_model_len or 0) > original else "short_factor"
-    factors = _scaling(values).get(key)
-    numbers = factors if isinstance(factors, list) else []
-    if len(numbers) != rotary_dim // 2 or not all(isinstance(number, int | float) and number > 0 for number in numbers):
-        raise UnsupportedModel(
-            uri, f"config.json: {key} must hold a positive number for each of {rotary_dim // 2} pairs of dimensions."
-        )
-    return tuple(map(float, numbers))
-
-
-def _longrope_attention_factor(values: Mapping[str, Any], context_len: int) -> float:
-    given, original = _scaling(values), longrope_context(values, context_len) or context_len
-    if given.get("attention_factor") is not None:
-        return float(given["attention_factor"])
-    factor = float(given.get("factor") or context_len / original)
-    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-
-
-def _yarn_attention_factor(given: Mapping[str, Any], factor: float) -> float:
-    if given.get("attention_factor") is not None:
-        return float(given["attention_factor"])
-
-    def temperature(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-    if given.get("mscale") and given.get("mscale_all_dim"):
-        return temperature(float(given["mscale"])) / temperature(float(given["mscale_all_dim"]))
-    return temperature(1.0)

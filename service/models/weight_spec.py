@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from service.models.stored.layers import WIDE, LayerStorage, StoredTensor
+from service.models.stored.layers import FLOATING, LayerStorage, StoredTensor
 
 FLOAT32 = np.dtype(np.float32)
 INT4 = np.dtype(ml_dtypes.int4)  # of which a device has two in a byte, and the host one
@@ -46,6 +46,7 @@ class TensorSource:
     rows: tuple[int, int] | None = None  # the first, and the one after the last, that are this part; None for all
     is_transposed: bool = False  # whether the checkpoint holds it with its last two axes exchanged
     made_from: "TensorSource | None" = None  # the packed weight that it is a part of: its scales or its zero points
+    also: tuple[str, ...] = ()  # further names of a tensor that two parts of the model share
 
     @property
     def elements(self) -> tuple[int, int]:
@@ -72,7 +73,7 @@ class TensorSource:
         if self.packing is not None:
             return self.packing.tensors(self.name, self.shape)
         shape = (*self.shape[:-2], *self.shape[:-3:-1]) if self.is_transposed else self.shape
-        return (StoredTensor(self.name, shape, ("I8",) if self.is_int8 else WIDE),)
+        return (StoredTensor(self.name, shape, ("I8",) if self.is_int8 else FLOATING),)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from pathlib import Path
 from huggingface_hub import split_state_dict_into_shards_factory
 
 from service.checkpoint.adapters.read import read_updates
-from service.checkpoint.discover import choose_weights, locate
+from service.checkpoint.discover import locate
 from service.checkpoint.file_set import OpenSource
 from service.checkpoint.layout import INDEX, PICKLED_INDEX, SnapshotLayout, detect_layout
 from service.checkpoint.limits import LoadLimits
+from service.checkpoint.weight_files import choose_weights
 from service.errors import MalformedCheckpoint, SettingsError
 from service.models.adapted import adapted_tensors
 from service.models.weight_spec import bare_name

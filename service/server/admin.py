@@ -68,6 +68,7 @@ class AdminRoutes:
         """
         path = scope["path"]
         if not self._keys:
+            # Defends against T22.
             raise UnknownRoute("There is no such route. Set ADMIN_API_KEY to enable it.")
         self._keys.verify(scope)
         method = ROUTES.get(admin_route(path) or "")

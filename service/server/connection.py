@@ -72,6 +72,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         # Call `pause_writing` as soon as anything is buffered, instead of at 64 KiB.
         transport.set_write_buffer_limits(0)
+        # Defends against T3.
         self._head_timer = self.loop.call_later(self.limits.head_s, self._give_up_head)
         if len(self.connections) > self.limits.num_connections:
             self._make_room()
@@ -143,6 +144,7 @@ class Connection(H11Protocol):
 
     def _watch_writing(self) -> None:
         size = self.transport.get_write_buffer_size()
+        # Defends against T27.
         self._write_timer = self.loop.call_later(self.limits.write_s, self._check_writing, size)
 
     def _check_writing(self, earlier_size: int) -> None:

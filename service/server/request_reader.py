@@ -57,11 +57,13 @@ class RequestReader(h11.Connection):
 
     def _check_head(self, request: h11.Request) -> None:
         self._num_chunks = self._num_bytes = 0
+        # Defends against T1.
         if len(request.headers) > MAX_HEADERS:
             raise h11.RemoteProtocolError(f"more than {MAX_HEADERS} headers", error_status_hint=431)
         if sum(len(name) + len(value) for name, value in request.headers) > MAX_HEAD_BYTES:
             raise h11.RemoteProtocolError(f"headers of more than {MAX_HEAD_BYTES} bytes", error_status_hint=431)
         # Request smuggling: servers disagree about which of the two takes precedence.
+        # Defends against T28.
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
             raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
 

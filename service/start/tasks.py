@@ -21,6 +21,7 @@ from service.checkpoint.layout import GENERATION_CONFIG
 from service.checkpoint.load import LoadedWeights, load_checkpoint
 from service.errors import SettingsError, UnsupportedModel
 from service.models.encoders.registry import is_encoder
+from service.models.encoders.sentence import read_sentence_config
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.devices import Devices
@@ -209,6 +210,10 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
             generation = read_json(tokenizer_files, GENERATION_CONFIG, uri)
         parse = partial(_parse_once, context.common.tokenizers)
         tokenizer = load_tokenizer(tokenizer_files, uri, parse, config=config, generation=generation)
+        if checkpoint.sentence_files and read_sentence_config(uri, checkpoint.sentence_files).lowers:
+            from service.text.lowercase import lowercased
+
+            tokenizer = lowercased(tokenizer)
         if template is not None:
             template.wait()
         fields |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}

@@ -34,6 +34,7 @@ def hub_errors(uri: str, repo: str, revision: str | None, name: str) -> Iterator
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
+            # Defends against T30.
             raise AccessDenied(uri, f"HTTP {status}. Set HF_TOKEN to a token that may read it.") from error
         raise TransferFailed(uri, name, f"the Hub returned HTTP {status}. Try again later.") from error
     except (OSError, httpx.TransportError, errors.EntryNotFoundError) as error:

@@ -14,7 +14,7 @@ from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
 from service.storage.location import LocalLocation
 from service.storage.objects import RECORD_NAME, ObjectInfo
-from service.storage.open_files import OpenFiles, open_pulled
+from service.storage.open_files import FolderRanges, OpenFiles, open_pulled
 
 
 class LocalSource:
@@ -84,6 +84,10 @@ class LocalSource:
     ) -> AbstractContextManager[OpenFiles]:
         """Open files where they lie; nothing is copied."""
         return open_pulled(self.uri, PulledCheckpoint(self._path, tuple(objects)), chosen, progress, cancelled)
+
+    def open_ranges(self) -> FolderRanges:
+        """Open files where they lie."""
+        return FolderRanges(self.uri, self._path)
 
     def _files(self) -> Iterator[ObjectInfo]:
         def raise_denied(error: OSError) -> None:

@@ -149,6 +149,36 @@ class ChatTemplate:
         return len(texts) == 1 or self.reads_parts_alone
 
     @cached_property
+    def writes_text_arguments(self) -> bool:
+        """Whether arguments of an earlier call that are a text are written as they are, rather than quoted."""
+        mark = '{"cut": "in'
+        try:
+            return self.joins_arguments or mark in self._render_call(mark, "")
+        except InvalidParameter:
+            return False
+
+    @cached_property
+    def writes_results(self) -> bool:
+        """Whether messages of tools are written; true of a template that refuses them by itself."""
+        mark = "a result"
+        try:
+            return mark in self._render_call({}, mark)
+        except InvalidParameter:
+            return True
+
+    def _render_call(self, arguments: Any, result: str) -> str:
+        function = {"name": "f", "arguments": arguments}
+        call = {"id": "call00001", "type": "function", "function": function}
+        messages = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": result, "tool_call_id": "call00001", "name": "f"},
+        ]
+        if self.reads_parts_alone:
+            messages = [turn | {"content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
+        return self._render(messages)
+
+    @cached_property
     def reads_parts_alone(self) -> bool:
         """Whether the content of a message must be a list of parts, as templates of models that see have it."""
         if not re.search(r"""\[["']type["']\]|\.type\b""", self.source):
@@ -189,8 +219,8 @@ class ChatTemplate:
         # a space behind it, so that a template that cuts space off texts does so here too.
         mark = secrets.token_hex(16)
         content = messages[-1].get("content", "")
-        marked = [*messages[:-1], {**messages[-1], "content": _marked(content, f"{mark} ")}]
-        before, end, after = self._render(marked, add_generation_prompt, tools, documents, variables).rpartition(mark)
+        turns = [*messages[:-1], {**messages[-1], "content": marked(content, f"{mark} ")}]
+        before, end, after = self._render(turns, add_generation_prompt, tools, documents, variables).rpartition(mark)
         if not end or _last_text(content).strip() not in before:
             message = (
                 "The model's chat template does not write the text of the last message, so it cannot be continued."
@@ -220,7 +250,7 @@ class ChatTemplate:
         )
 
 
-def _marked(content: str | list[dict[str, str]], mark: str) -> str | list[dict[str, str]]:
+def marked(content: str | list[dict[str, str]], mark: str) -> str | list[dict[str, str]]:
     """Return a content with a mark at the end of its last text."""
     if isinstance(content, str):
         return f"{content}{mark}"

@@ -46,6 +46,7 @@ class ImageText(ABC):
                 or the template leaves an image out.
         """
         parts = text.split(self.placeholder)
+        # Defends against T31.
         if len(parts) != len(images) + 1:
             raise RequestError(
                 f"The prompt has {len(parts) - 1} places for images, and the request {len(images)} images. No text of "

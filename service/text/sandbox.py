@@ -16,6 +16,8 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
+
+# Defends against T12.
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from service.errors import InvalidParameter, MalformedCheckpoint

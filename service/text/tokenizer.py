@@ -89,6 +89,7 @@ class Tokenizer:
         """
         if max_model_len is not None and len(text) > max_model_len:
             fewest_tokens = len(text) // self._longest_token_chars
+            # Defends against T7.
             if fewest_tokens > max_model_len:
                 raise ContextLengthExceeded(
                     prompt_tokens=fewest_tokens,

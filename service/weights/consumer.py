@@ -15,6 +15,7 @@ import numpy as np
 from service.storage.objects import Chunk, Slice
 from service.storage.retry import RetryBudget
 from service.weights.assembly import Assembly
+from service.weights.copies import CopySums
 from service.weights.packed.layers import PackedWeights
 from service.weights.safetensors import DTYPES, TensorEntry
 from service.weights.staging import StagingMemory
@@ -31,20 +32,24 @@ class TensorConsumer:
         assembly: Assembly,
         packed: PackedWeights,
         memory: StagingMemory,
+        *,
+        sums: CopySums | None = None,
     ) -> None:
-        """Index the tensors of the object that weights use."""
+        """Index the tensors of the object that weights use, and those that are compared with one of them."""
+        self._packed, self._sums = packed, sums or CopySums("", ())
         # An empty tensor has no bytes to wait for, and shares its offset with the next one.
         used = {
             name: entry
             for name, entry in entries.items()
-            if entry.end > entry.begin and (assembly.uses(name) or name in packed) and entry.dtype_name in DTYPES
+            if entry.end > entry.begin
+            and (assembly.uses(name) or name in packed or name in self._sums)
+            and entry.dtype_name in DTYPES
         }
         self._tensors = sorted(used.items(), key=lambda item: item[1].begin)
         # Tensors may share bytes, so these are running maxima of the end offsets.
         self._ends = list(itertools.accumulate((entry.end for _, entry in self._tensors), max))
-        self._strided = StridedTensors(used)
+        self._strided = StridedTensors({name: e for name, e in used.items() if assembly.uses(name) or name in packed})
         self._uri, self._assembly, self._memory = uri, assembly, memory
-        self._packed = packed
 
     def reserve(self, part: Slice, budget: RetryBudget) -> AbstractContextManager[None]:
         """Allocate the weights that a slice contributes to, waiting for host memory within the budget."""
@@ -77,7 +82,7 @@ class TensorConsumer:
             yield Chunk(position, chunk.end), buffer[: chunk.end - position]
 
     def _place(self, name: str, entry: TensorEntry, part: Chunk) -> np.ndarray | None:
-        if name in self._packed or name in self._strided:
+        if name in self._packed or name in self._strided or not self._assembly.uses(name):
             return None
         dtype = DTYPES[entry.dtype_name]
         first = (part.start - entry.begin) // dtype.itemsize
@@ -89,6 +94,10 @@ class TensorConsumer:
             dtype = DTYPES[entry.dtype_name]
             begin, end = max(piece.start, entry.begin), min(piece.end, entry.end)
             values = data[begin - piece.start : end - piece.start]
+            if name in self._sums:
+                self._sums.add(name, begin - entry.begin, values)
+                if not self._assembly.uses(name) and name not in self._packed:
+                    continue
             writer = self._packed if name in self._packed else self._assembly
             if name not in self._strided:
                 writer.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))

@@ -2,32 +2,41 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from service.errors import MalformedCheckpoint
-from service.models.stored.layers import WIDE, StoredTensor
-from service.models.weight_spec import MODEL_PREFIX, WeightSpec, bare_name
+from service.models.stored.layers import FLOATING, WIDE, StoredTensor
+from service.models.weight_spec import WeightSpec
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
+from service.weights.names import FoundTensor, Resolution, resolve
 from service.weights.safetensors import Header, TensorEntry, read_header
 from service.weights.stacked_experts import SINGLE, with_single_experts
 from service.weights.strided import transposed_entry
 
 SAFETENSORS_SUFFIX = ".safetensors"
-# Tables, masks and xIELU's constants, which the model computes itself; BERT's pretraining head, which embeddings do not
-# use; SigLIP's, which makes one vector of a picture.
-UNUSED_SUFFIXES = (
-    "encoder.embed_positions.weight",  # Whisper's: sines and cosines, which are computed
-    *(".rotary_emb.inv_freq", "embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"),
-    *(".attn.bias", ".attn.masked_bias", ".act_fn.beta", ".act_fn.eps"),
-    "vision_tower.head.probe",
-    *(f"vision_tower.head.attention.in_proj_{part}" for part in ("weight", "bias")),
-    *(
-        f"vision_tower.head.{layer}.{part}"
-        for layer in ("attention.out_proj", "layernorm", "mlp.fc1", "mlp.fc2")
-        for part in ("weight", "bias")
-    ),
-)
+COPY = "copy {} of {}"  # among the entries of a file: a tensor that must equal another
+
+
+@dataclass(frozen=True)
+class TensorCopy:
+    """Two tensors of the files that mean one of the model, and must be equal."""
+
+    tensor: str  # the model's name, and that of the entry of the first
+    file: str
+    of: FoundTensor
+    copy: str  # the name of the entry of the second
+    copy_file: str
+    found: FoundTensor
+
+
+@dataclass(frozen=True)
+class ModelTensors:
+    """The tensors of a model in the files of a checkpoint."""
+
+    entries: Mapping[str, Mapping[str, TensorEntry]]  # by object, and by the model's name
+    copies: tuple[TensorCopy, ...]
+    resolution: Resolution
 
 
 def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
@@ -42,30 +51,52 @@ def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]
         return list(pool.map(lambda file: _read(file, budget), files))
 
 
-def entries_of(specs: Sequence[WeightSpec], headers: Sequence[Header]) -> dict[str, Mapping[str, TensorEntry]]:
+def entries_of(specs: Sequence[WeightSpec], headers: Sequence[Header]) -> ModelTensors:
     """Return the tensors of each object, by its name, under the names that a model's weights have for them.
 
     Raises:
         MalformedCheckpoint: they do not match the model.
     """
     sources = {source.name: source for spec in specs for source in spec.sources}
-    uri, entries = headers[0].file.source.uri, {header.file.info.name: header.entries for header in headers}
-    # Checkpoints of a model with a head prefix the names of the bare model; those of a bare model do not.
-    if not any(source.startswith(MODEL_PREFIX) for source in sources):
-        entries = {file: {bare_name(name): entry for name, entry in own.items()} for file, own in entries.items()}
+    uri, files = headers[0].file.source.uri, {header.file.info.name: header.entries for header in headers}
     if any(SINGLE in source for source in sources):
-        entries = {file: with_single_experts(uri, own) for file, own in entries.items()}
-    tensors = merged(uri, entries.values())
-    check_tensors(uri, specs, {name: entry.shape for name, entry in tensors.items()})
+        files = {file: with_single_experts(uri, own) for file, own in files.items()}
+    resolution = resolve(uri, specs, files)
+
+    def entry_of(found: FoundTensor) -> TensorEntry:
+        return files[found.file][found.name]
+
+    check_shapes(uri, specs, {name: entry_of(found).shape for name, found in resolution.tensors.items()})
     for tensor in stored_tensors(specs):
-        check_dtype(uri, tensor, tensors[tensor.name])
-    return {
-        file: {
-            name: transposed_entry(entry) if name in sources and sources[name].is_transposed else entry
-            for name, entry in own.items()
-        }
-        for file, own in entries.items()
-    }
+        check_dtype(uri, tensor, entry_of(resolution.tensors[tensor.name]))
+    entries: dict[str, dict[str, TensorEntry]] = {file: {} for file in files}
+    for name, found in resolution.tensors.items():
+        entry = entry_of(found)
+        is_transposed = name in sources and sources[name].is_transposed
+        entries[found.file][name] = transposed_entry(entry) if is_transposed else entry
+    copies = []
+    for number, (name, found) in enumerate(resolution.copies):
+        first, entry = resolution.tensors[name], entry_of(found)
+        if first.file == found.file and entry == entry_of(first):  # the same bytes
+            continue
+        copy = TensorCopy(name, first.file, first, COPY.format(number, name), found.file, found)
+        if replace(entry, file="", begin=0, end=0) != replace(entry_of(first), file="", begin=0, end=0):
+            raise unequal_copies(uri, copy)
+        entries[found.file][copy.copy] = entry
+        copies.append(copy)
+    return ModelTensors(entries, tuple(copies), resolution)
+
+
+def unequal_copies(uri: str, copy: TensorCopy) -> MalformedCheckpoint:
+    """Return the error that names two tensors, which mean one and differ."""
+    first, second = copy.of, copy.found
+    if first.file == second.file:
+        places, remedy = f"{first.name!r} and {second.name!r} of {first.file}", "Save the model again without one."
+    else:
+        places = f"{first.name!r} of {first.file} and {second.name!r} of {second.file}"
+        remedy = "Leave the files of a single model in this folder."
+    reason = f"the files have two such tensors, {places}, and they differ. {remedy}"
+    return MalformedCheckpoint(uri, copy.tensor, reason)
 
 
 def stored_tensors(specs: Iterable[WeightSpec]) -> list[StoredTensor]:
@@ -97,14 +128,14 @@ def check_dtype(uri: str, tensor: StoredTensor, entry: TensorEntry) -> None:
     if entry.dtype_name in tensor.dtypes:
         return
     reason = f"{tensor.name!r} is {entry.dtype_name}; "
-    if tensor.dtypes == WIDE:
-        raise MalformedCheckpoint(uri, entry.file, f"{reason}supported types are {', '.join(WIDE)}.")
+    if tensor.dtypes in (WIDE, FLOATING):
+        raise MalformedCheckpoint(uri, entry.file, f"{reason}supported types are {', '.join(tensor.dtypes)}.")
     expected = " or ".join(tensor.dtypes)
     raise MalformedCheckpoint(uri, entry.file, f"{reason}quantization_config in config.json makes it {expected}.")
 
 
-def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that a checkpoint has exactly the tensors of a model, in the right shapes.
+def check_tensors(uri: str, specs: Sequence[WeightSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that a checkpoint has the tensors of a model, in the right shapes, and no other that changes results.
 
     Args:
         uri: the checkpoint's address, for error messages.
@@ -114,28 +145,30 @@ def check_tensors(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tu
     Raises:
         MalformedCheckpoint: a tensor is missing, has the wrong shape, or is unknown to the model.
     """
-    for source in (source for spec in specs for source in spec.sources):
+    tensors = resolve(uri, specs, {"": shapes}).tensors
+    check_shapes(uri, specs, {name: shapes[found.name] for name, found in tensors.items()})
+
+
+def check_shapes(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check the shapes of a model's tensors.
+
+    Raises:
+        MalformedCheckpoint: a tensor has the wrong shape.
+    """
+    sources = [source for spec in specs for source in spec.sources]
+    for source in sources:
         if source.misfit:
             raise MalformedCheckpoint(uri, source.name, f"has shape {list(source.shape)}; {source.misfit}.")
-    tensors = {tensor.name: tensor for tensor in stored_tensors(specs)}
-    for name, tensor in tensors.items():
-        if name not in shapes:
-            raise MalformedCheckpoint(uri, name, f"is missing. config.json asks for it in shape {list(tensor.shape)}.")
-        if shapes[name] != tensor.shape:
-            raise MalformedCheckpoint(
-                uri, name, f"has shape {list(shapes[name])}; config.json makes it {list(tensor.shape)}."
-            )
-    # With tied embeddings, some writers store the same table twice; only the embedding is used.
-    is_tied = "lm_head.weight" not in tensors
-    spare = [name for name in shapes if name not in tensors and not name.endswith(UNUSED_SUFFIXES)]
-    spare = [name for name in spare if not (name == "lm_head.weight" and is_tied)]
-    if spare:
-        raise MalformedCheckpoint(
-            uri,
-            spare[0],
-            f"{len(spare)} tensors such as this one have no place in the model that config.json describes, "
-            "so the answers would be wrong. Check model_type and the bias, norm and layer settings there.",
-        )
+    for tensor in (tensor for source in sources for tensor in source.stored):
+        shape = shapes[tensor.name]
+        if shape != tensor.shape and not (tensor.role == "scales" and _is_one(shape, tensor.shape)):
+            reason = f"has shape {list(shape)}; config.json makes it {list(tensor.shape)}."
+            raise MalformedCheckpoint(uri, tensor.name, reason)
+
+
+def _is_one(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Return whether two shapes differ by axes of size 1 alone, as scales of a tensor or of rows are stored."""
+    return [size for size in shape if size != 1] == [size for size in expected if size != 1]
 
 
 def _read(file: OpenFile, budget: RetryBudget) -> Header:

@@ -22,11 +22,13 @@ WIDE_DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16":
 DTYPES = {
     **WIDE_DTYPES,
     **{"U8": np.dtype(np.uint8), "I8": np.dtype(np.int8), "I32": np.dtype(np.int32), "I64": np.dtype(np.int64)},
+    **{"F64": np.dtype(np.float64), "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2)},
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
 }
 # The library's own bound; a header this long names millions of tensors.
 MAX_HEADER_BYTES = 100_000_000
 INT64_MAX, MAX_AXES = 2**63 - 1, 16
+LFS_POINTER = b"version https://git-lfs"  # source: git-lfs `docs/spec.md`
 PREFIX_BYTES = 8  # the length of the header
 # Fits the header of a model of a few billion parameters; reading too much is cheaper than a second round trip.
 FIRST_READ_BYTES = 128 * 1024
@@ -83,9 +85,12 @@ def header_size(uri: str, file: str, start: bytes, size_bytes: int) -> int:
     Raises:
         MalformedCheckpoint: the header would be longer than the file or than the format allows.
     """
+    if start.startswith(LFS_POINTER):
+        raise MalformedCheckpoint(uri, file, "is a pointer of Git LFS, and not the file. Fetch it with git lfs pull.")
     if len(start) < PREFIX_BYTES:
         raise MalformedCheckpoint(uri, file, f"has {size_bytes} bytes, too few for a safetensors header.")
     (header_bytes,) = struct.unpack("<Q", start[:PREFIX_BYTES])
+    # Defends against T16.
     if header_bytes > min(MAX_HEADER_BYTES, size_bytes - PREFIX_BYTES):
         raise MalformedCheckpoint(
             uri,
@@ -107,10 +112,13 @@ def parse_header(uri: str, file: str, header: bytes, size_bytes: int) -> dict[st
         raise MalformedCheckpoint(uri, file, "the header is not JSON.") from error
     if not isinstance(values, dict):
         raise MalformedCheckpoint(uri, file, "the header is not a JSON object.")
-    values.pop("__metadata__", None)
+    metadata = values.pop("__metadata__", None)
     entries = {name: _entry(uri, file, name, value, len(header)) for name, value in values.items()}
     _check_layout(uri, file, list(entries.values()), len(header), size_bytes)
-    return entries
+    # Of tensors that share their memory `save_model` writes one, and says which others it stands for.
+    # Source: safetensors `bindings/python/py_src/safetensors/torch.py` (save_model)
+    shared = [(name, str(kept)) for name, kept in metadata.items()] if isinstance(metadata, dict) else ()
+    return entries | {name: entries[kept] for name, kept in shared if kept in entries and name not in entries}
 
 
 def _entry(uri: str, file: str, name: str, value: Any, start: int) -> TensorEntry:
@@ -150,7 +158,8 @@ def _check_layout(uri: str, file: str, entries: Sequence[TensorEntry], start: in
 def _extents(entries: Iterable[TensorEntry]) -> tuple[Extent, ...]:
     """Return where the bytes of an object may be split: between elements."""
     result = []
-    for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
+    unshared = {(entry.begin, entry.end): entry for entry in entries}
+    for _, entry in sorted(unshared.items(), key=lambda item: item[0]):
         dtype = DTYPES.get(entry.dtype_name)
         unit_bytes = dtype.itemsize if dtype is not None else 1
         result.append(Extent(entry.end - entry.begin, unit_bytes))

@@ -23,8 +23,10 @@ from service.storage.open_files import OpenFiles
 from service.storage.retry import TransferLimits
 from service.weights.assembly import Assembly
 from service.weights.consumer import TensorConsumer
-from service.weights.headers import entries_of, read_headers, stored_tensors
+from service.weights.copies import CopySums, Sums, check_copies
+from service.weights.headers import TensorCopy, entries_of, read_headers, stored_tensors
 from service.weights.low_rank import LowRankUpdate
+from service.weights.names import Resolution, shown
 from service.weights.packed.layers import PackedWeights
 from service.weights.safetensors import Header, TensorEntry
 from service.weights.staging import StagingMemory
@@ -49,6 +51,7 @@ class StreamedWeights:
 
     weights: "dict[str, np.ndarray | jax.Array]" = field(default_factory=dict)
     file_sums: dict[str, str] = field(default_factory=dict)  # crc32c of each committed copy, by name
+    sums: Sums = field(default_factory=dict)  # of tensors that are there twice
     disk_fault: StorageFull | TransferFailed | None = None  # why a copy could not be written
 
 
@@ -84,23 +87,24 @@ def stream_weights(
     for is_last_try in (False, True):
         try:
             headers = read_headers(opened.files, opened.budget)
-            entries = entries_of(specs, headers)
+            found = entries_of(specs, headers)
         except MalformedCheckpoint as error:
             # A header is verified only once the whole object has arrived, so the error may come from a flipped bit.
             logger.warning("invalid header; reading the headers again", extra={"reason": str(error)})
             headers = read_headers(opened.files, opened.budget)
-            entries = entries_of(specs, headers)
+            found = entries_of(specs, headers)
+        entries = found.entries
         if is_last_try:
             if entries == known:
                 missing = [spec for spec in specs if not corrupt.isdisjoint(_files_of([spec], entries))]
-            needed = corrupt | _files_of(missing, entries)
+            needed = corrupt | _files_of(missing, entries) | {copy.copy_file for copy in found.copies}
             entries = {file: own for file, own in entries.items() if file in needed}
         for spec in missing:
             streamed.weights.pop(spec.name, None)  # its memory is needed
         memory = StagingMemory(staging_bytes)
         with memory.pinned_for(mesh):
             assembly = Assembly(missing, mesh, updates, on_placed=memory.release)
-            fetches = _stream(assembly, entries, headers, memory=memory, streamed=streamed, opened=opened)
+            fetches = _stream(assembly, entries, headers, found.copies, memory=memory, streamed=streamed, opened=opened)
         corrupt, known = {name for name, fetch in fetches.items() if not fetch.is_valid}, entries
         if not corrupt:
             break
@@ -108,8 +112,19 @@ def stream_weights(
             fetches[min(corrupt)].check()
         del assembly, fetches  # they refer to weights
         logger.warning("checksum mismatch; fetching again", extra={"objects": sorted(corrupt)})
+    check_copies(opened.files[0].source.uri, found.copies, streamed.sums)
+    _log(opened.files[0].source.uri, found.resolution)
     streamed.weights = {spec.name: streamed.weights[spec.name] for spec in specs}
     return streamed
+
+
+def _log(uri: str, resolution: Resolution) -> None:
+    """Say once which tensors of a checkpoint are not served."""
+    if resolution.left_out:
+        left_out = {what: shown(names) for what, names in resolution.left_out.items()}
+        logger.info("left out tensors that change no result", extra={"uri": uri, "left_out": left_out})
+    if resolution.copies:
+        logger.info("equal copies of tensors are read once", extra={"uri": uri, "copies": len(resolution.copies)})
 
 
 def _files_of(specs: Iterable[WeightSpec], entries: Entries) -> set[str]:
@@ -122,6 +137,7 @@ def _stream(
     assembly: Assembly,
     entries: Entries,
     headers: Sequence[Header],
+    copies: Sequence[TensorCopy],
     *,
     memory: StagingMemory,
     streamed: StreamedWeights,
@@ -131,11 +147,12 @@ def _stream(
     packed = PackedWeights(assembly, memory.release)
     limits = opened.budget.limits
     slice_bytes = _slice_bytes(headers, limits)
-    fetches = {}
+    fetches, sums = {}, {}
     for header in headers:
         file, info = header.file, header.file.info
         if info.name not in entries:
             continue
+        sums[info.name] = CopySums(info.name, copies)
         copy_to = None if streamed.disk_fault or info.name in streamed.file_sums else file.copy_to
         fetches[info.name] = ObjectFetch(
             file.source,
@@ -144,13 +161,17 @@ def _stream(
             opened.progress,
             head=header.data,
             file=None if copy_to is None else PartFile(file.source.uri, info, copy_to),
-            consumer=TensorConsumer(file.source.uri, entries[info.name], assembly, packed, memory),
+            consumer=TensorConsumer(
+                file.source.uri, entries[info.name], assembly, packed, memory, sums=sums[info.name]
+            ),
         )
     fetch_all(_schedule(assembly.specs, entries, fetches), opened.budget)
     valid = {tensor for name, fetch in fetches.items() if fetch.is_valid for tensor in entries[name]}
     assembly.check(headers[0].file.source.uri, valid)
     streamed.weights |= assembly.weights()
     for name, fetch in fetches.items():
+        if fetch.is_valid:
+            streamed.sums |= sums[name].sums()
         streamed.disk_fault = streamed.disk_fault or fetch.disk_fault
         if fetch.file_sum is not None:
             streamed.file_sums[name] = fetch.file_sum

@@ -333,7 +333,6 @@ def test_a_name_may_have_the_tag_of_the_latest_model():
         ("/api/chat", {"options": {"repeat_penalty": 0}}, "options.repeat_penalty"),
         ("/api/chat", {"messages": [{"role": "user", "images": ["aGk="]}]}, "messages[0].images"),
         ("/api/chat", {"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
-        ("/api/chat", {"messages": [{"role": "user", "content": "x", "thinking": "y"}]}, "messages[0].thinking"),
         ("/api/chat", {"format": "xml"}, "format"),
         ("/api/chat", {"format": {"type": "string", "pattern": "("}}, "format"),
         ("/api/chat", {"top_logprobs": 2}, "top_logprobs"),

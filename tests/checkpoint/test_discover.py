@@ -78,6 +78,7 @@ def test_configuration_and_tokenizer_may_lie_elsewhere(tmp_path, snapshot):
 
 def test_an_index_that_names_a_file_that_is_not_there_is_refused(tmp_path, snapshot):
     (snapshot / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-2.safetensors"}}))
+    (snapshot / "model.safetensors").rename(snapshot / "model-1.safetensors")
     with pytest.raises(MissingFile, match=r"names 'model-2.safetensors', which is not there"):
         locate_in(tmp_path, snapshot)
 

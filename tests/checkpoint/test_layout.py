@@ -47,7 +47,7 @@ def test_a_run_whose_steps_are_all_half_written_is_refused():
         detect_layout("gs://b/run", listing(*step("step-1/", is_complete=False)))
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.pt", "model.bin", "consolidated.00.pth", "weights.pkl"])
+@pytest.mark.parametrize("name", ["pytorch_model.pt", "model.bin", "model.pth", "weights.pkl"])
 def test_pickled_weights_are_refused_by_name_with_what_to_do(name):
     with pytest.raises(
         PickledWeights, match=f"unsupported files \\({name}\\).*Supported are pytorch_model.bin.*save_pretrained"
@@ -61,7 +61,7 @@ def test_both_kinds_at_once_are_ambiguous():
 
 
 def test_the_error_for_a_folder_too_high_names_the_right_one():
-    with pytest.raises(CheckpointNotFound, match="There are safetensors below it, in 'hf/step-10'"):
+    with pytest.raises(CheckpointNotFound, match="There are weights below it, in 'hf/step-10'"):
         detect_layout("gs://b/m", listing("hf/step-10/model.safetensors", "log.txt"))
 
 

@@ -1,6 +1,7 @@
 """Weights streamed from a bucket to the device: right ones in bounded time, or one clear error and no weights."""
 
 import gzip
+import json
 import os
 import threading
 from pathlib import Path
@@ -176,9 +177,10 @@ def _starts(loader: Loader, bucket: GcsBucket) -> list[int]:
 
 
 def test_only_what_a_wrong_object_touches_comes_again(loader: Loader, gcs_bucket: GcsBucket):
-    gcs_bucket.upload(
-        "llama/extra.safetensors", save({"model.layers.0.rotary_emb.inv_freq": np.zeros(9000, np.float32)})
-    )
+    unused = "model.layers.0.rotary_emb.inv_freq"
+    weight_map = {"a": SHARDS[0], "b": SHARDS[1], unused: "extra.safetensors"}
+    gcs_bucket.upload("llama/model.safetensors.index.json", json.dumps({"weight_map": weight_map}).encode())
+    gcs_bucket.upload("llama/extra.safetensors", save({unused: np.zeros(9000, np.float32)}))
     gcs_bucket.faults([fault("last slice", flipped_byte=5)])
     assert same_weights(loader.load(is_cached=False))
     assert len(gcs_bucket.requests("extra.safetensors.*alt=media")) == 4  # the header twice, its two slices once

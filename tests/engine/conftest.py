@@ -21,7 +21,9 @@ def model():
     return HandCountedModel()
 
 
-@pytest.fixture(scope="session", params=[True, False], ids=["accelerator", "host"])
+@pytest.fixture(
+    scope="session", params=[True, pytest.param(False, marks=pytest.mark.grid)], ids=["accelerator", "host"]
+)
 def shapes(request):
     return replace(SHAPES, has_sampling_variants=request.param)
 

@@ -138,6 +138,7 @@ def test_every_request_is_served_by_what_suffices_and_by_more_as_it_comes(starti
     assert runner.available_steps().is_complete
 
 
+@pytest.mark.grid
 def test_what_traffic_would_use_is_compiled_next(start_engine):
     model = HandCountedModel()
     shapes = EngineShapes(num_slots=2, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=32, row_tokens=4)

@@ -42,7 +42,11 @@ def shapes_of(num_parts):
     return RowShapes(5, GEMMA_ROWS, (GEMMA_ROWS,), num_parts, size, is_whole=True)
 
 
-@pytest.fixture(scope="module", params=[(FEWEST_TOKENS, NATIVE), (64, REFERENCE)], ids=["narrow", "wide"])
+@pytest.fixture(
+    scope="module",
+    params=[(FEWEST_TOKENS, NATIVE), pytest.param((64, REFERENCE), marks=pytest.mark.grid)],
+    ids=["narrow", "wide"],
+)
 def runner(request, tmp_path_factory) -> Runner:
     """Return one whose steps hold one picture, with attention in C++, or one whose steps hold a whole prompt."""
     tokens, kernel = request.param

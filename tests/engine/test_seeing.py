@@ -144,6 +144,7 @@ def qwen_request(name, **options):
     )
 
 
+@pytest.mark.grid
 def test_pictures_of_any_shape_and_what_they_add_to_layers_equal_transformers(qwen_runner, start_engine):
     metrics = ModelMetrics()
     engine = start_engine(qwen_runner, metrics, shapes=qwen_runner.shapes)
@@ -163,6 +164,7 @@ def test_positions_of_time_row_and_column_equal_transformers_however_they_are_cu
     np.testing.assert_array_equal(positions_of(media, length, length + 4), np.tile(after, (3, 1)))
 
 
+@pytest.mark.grid
 def test_answers_about_pictures_of_any_shape_are_the_same_among_others_and_from_cached_pages(qwen_runner, start_engine):
     [alone] = start_engine(qwen_runner, shapes=qwen_runner.shapes).generate([qwen_request("a")])
     engine = start_engine(qwen_runner, shapes=qwen_runner.shapes)

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -18,10 +19,15 @@ OF_OTHERS = {
 }
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def defined_in(path: Path) -> set[str]:
     """Return the private functions, classes, constants and attributes that a file defines."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)
@@ -34,7 +40,7 @@ def defined_in(path: Path) -> set[str]:
 
 def reached_in(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each private name that a test takes from somewhere else."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         match node:
             case ast.ImportFrom(module=str(module), names=names) if module.startswith("service"):
                 yield from ((node.lineno, alias.name) for alias in names)

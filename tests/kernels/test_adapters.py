@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,16 +34,16 @@ MIXTURES = {
 }
 
 
-def check(expected: str) -> None:
-    """Compare all weights and mixtures."""
+def check(expected: str, weights: Sequence[Any] = WEIGHTS, mixtures: Iterable[str] = MIXTURES) -> None:
+    """Compare all of some weights with some mixtures."""
     native = native_code()
     assert native.value == expected
     random = np.random.default_rng(0)
-    for out_shape, axis, sizes, rank, num_in in WEIGHTS:
+    for out_shape, axis, sizes, rank, num_in in weights:
         a = random.standard_normal((NUM_SLOTS, len(sizes), rank, num_in), np.float32)
         b = random.standard_normal((NUM_SLOTS, rank, *out_shape), np.float32)
-        for mixture in MIXTURES.values():
-            slots = np.array(mixture, np.int32)
+        for mixture in mixtures:
+            slots = np.array(MIXTURES[mixture], np.int32)
             x = random.standard_normal((len(slots), num_in), np.float32)
             out = random.standard_normal((len(slots), *out_shape), np.float32)
             arguments = jnp.asarray(out), jnp.asarray(x)
@@ -63,9 +65,15 @@ def check(expected: str) -> None:
 
 
 def test_native_and_plain_products_agree_and_an_adapter_reaches_its_own_tokens_alone():
+    check(native_code().value, WEIGHTS[1:2], ["mixed", "many"])
+
+
+@pytest.mark.grid
+def test_native_and_plain_products_agree_in_every_shape_and_mixture():
     check(native_code().value)
 
 
+@pytest.mark.grid
 @pytest.mark.skipif(native_code() in (NativeCode.AVX2, NativeCode.NEON), reason="there are no others here")
 def test_the_other_instructions_do_the_same():
     code = "from tests.kernels.test_adapters import check; check('avx2')"

@@ -29,7 +29,7 @@ SINKS = np.array([[0.5, -1.0, 3.0], [0.0, 2.0, -4.0]], np.float32)  # [kv_head, 
 
 
 @functools.cache
-def compiled_attend(kernel, scoring, has_sinks):
+def compiled_attend(kernel, scoring, has_sinks=False):
     """Compile each shape once for all tests."""
     return jax.jit(functools.partial(kernel.attend, scoring=scoring, sinks=jnp.asarray(SINKS) if has_sinks else None))
 
@@ -73,16 +73,21 @@ class Both:
             self.step(width, counts)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", ["window, soft cap", *(pytest.param(v, marks=pytest.mark.grid) for v in ("plain", "window of one"))]
+)
 def test_attention_in_blocks_gives_what_the_reference_gives(variant):
     Both(VARIANTS[variant]).run(25)
 
 
+@pytest.mark.grid
 def test_attention_in_blocks_with_sinks_gives_what_the_reference_gives():
     Both(VARIANTS["window, soft cap"], has_sinks=True).run(15)
 
 
-@pytest.mark.parametrize("dtype", ["int8", *(pytest.param(d, marks=pytest.mark.slow) for d in STORED if d != "int8")])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(d, marks=pytest.mark.grid if d == "int8" else pytest.mark.slow) for d in STORED]
+)
 def test_a_cache_of_another_dtype_gives_what_the_reference_gives_with_the_same(dtype):
     Both(VARIANTS["window, soft cap"], dtype).run(10)
 
@@ -103,7 +108,7 @@ def test_a_sink_takes_its_share_of_the_softmax_for_nothing():
     cache = kernel.initial_cache(LAYOUT, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, dtype=jnp.float32)
     paging = Paging(*(jnp.asarray(part, jnp.int32) for part in ([0], [1], [[0]])))
     arrays = [jnp.asarray(part) for part in (query, key, value)]
-    attended, _ = kernel.attend(*arrays, cache, paging, scoring=VARIANTS["plain"], sinks=jnp.asarray(SINKS))
+    attended, _ = compiled_attend(kernel, VARIANTS["plain"], has_sinks=True)(*arrays, cache, paging)
     # One position is seen, so its score and the sink share the whole.
     scores = np.einsum("hgd,hd->hg", query[0, 0], key[0, 0]) * VARIANTS["plain"].scale
     shares = 1 / (1 + np.exp(SINKS - scores))

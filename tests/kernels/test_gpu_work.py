@@ -139,7 +139,10 @@ def attend_with(kernel: Any, scoring: Scoring):
 
 @pytest.mark.parametrize(
     "batch",
-    [Batch(5, 1024), Batch(5, 1024, group=3, has_sinks=True, scoring=Scoring(0.25, 300, 2.0))],
+    [
+        pytest.param(Batch(5, 1024), marks=pytest.mark.grid),
+        Batch(5, 1024, group=3, has_sinks=True, scoring=Scoring(0.25, 300, 2.0)),
+    ],
     ids=["plain", "sinks, window, soft cap"],
 )
 @given(data=st.data())
@@ -152,6 +155,7 @@ def test_sequences_of_any_lengths_get_what_the_reference_gives(batch, data):
     np.testing.assert_allclose(attended, expected, atol=SAME_ATTENTION_ATOL, rtol=0)
 
 
+@pytest.mark.grid
 def test_one_long_sequence_among_short_ones_gets_what_the_reference_gives():
     starts = np.array([*np.random.RandomState(0).choice(EDGES, 16), LONG - 1, *EDGES[-16:]], np.int32)
     expected, attended = Batch(33, LONG).run(starts, np.ones(33, np.int32))

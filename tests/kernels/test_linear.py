@@ -38,8 +38,8 @@ def logits_of(model: Decoder, weights: dict[str, jax.Array], chunk: int) -> np.n
 @pytest.mark.parametrize(
     "products", [Products(((1, 8), (3, 2))), Products(native=native_code())], ids=["split", "native"]
 )
-@pytest.mark.parametrize("chunk", [1, 3, 6])
-@pytest.mark.parametrize("name", ["llama_biases", "qwen3"])
+@pytest.mark.parametrize("chunk", [1, pytest.param(3, marks=pytest.mark.grid), 6])
+@pytest.mark.parametrize("name", ["llama_biases", pytest.param("qwen3", marks=pytest.mark.grid)])
 def test_other_products_give_the_same_logits(name: str, chunk: int, products: Products):
     case = next(case for case in CASES if case.name == name)
     config = read_config("test", case.hub_config)
@@ -52,7 +52,7 @@ def test_other_products_give_the_same_logits(name: str, chunk: int, products: Pr
 
 
 @pytest.mark.parametrize("num_out", [24, 20, 7], ids=["divides", "divides by less", "divides by nothing"])
-@pytest.mark.parametrize("num_tokens", [1, 2, 8, 9, 64, 65])
+@pytest.mark.parametrize("num_tokens", [1, 9, *(pytest.param(n, marks=pytest.mark.grid) for n in (2, 8, 64, 65))])
 def test_a_split_product_equals_the_plain_one_in_every_shape(num_out: int, num_tokens: int):
     random = np.random.default_rng(0)
     x, weight = (random.standard_normal(shape, np.float32) for shape in ((num_tokens, 16), (num_out, 16)))
@@ -93,7 +93,7 @@ def in_float(x: np.ndarray, weight: QuantizedWeight) -> np.ndarray:
 
 @pytest.mark.parametrize("products", [SPLIT, PLAIN, Products(native=native_code())], ids=["split", "plain", "native"])
 @pytest.mark.parametrize("num_out", [24, 7], ids=["divides", "divides by nothing"])
-@pytest.mark.parametrize("num_tokens", [1, 2, 16, 17])
+@pytest.mark.parametrize("num_tokens", [1, 17, *(pytest.param(n, marks=pytest.mark.grid) for n in (2, 16))])
 def test_a_quantized_product_is_that_of_the_quantized_numbers(num_tokens: int, num_out: int, products):
     x = np.random.default_rng(1).standard_normal((num_tokens, 96), np.float32)
     weight = quantized(num_out, 96)

@@ -40,11 +40,15 @@ KERNELS = {
     "TPU v6e": (RaggedAttention(), AbstractDevice("TPU v6 lite", 1, platform="tpu"), "tpu", "tpu_custom_call"),
 }
 
+SEVERAL = "prefill of several, window, soft cap"
+# One of each platform in `make test`.
+DEVICES = ["NVIDIA L4", "TPU v5e", *(pytest.param(d, marks=pytest.mark.grid) for d in ("NVIDIA H100", "TPU v6e"))]
+
 
 # What is to come of Pallas on Triton stands in service/kernels/gpu.py.
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("device", KERNELS)
+@pytest.mark.parametrize("shape", [SEVERAL, *(pytest.param(s, marks=pytest.mark.grid) for s in SHAPES if s != SEVERAL)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_kernel_lowers_for_its_device(device, shape):
     kernel, abstract_device, platform, target = KERNELS[device]
     with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
@@ -53,9 +57,11 @@ def test_a_kernel_lowers_for_its_device(device, shape):
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("num_rows", [8, 4096])
-@pytest.mark.parametrize("kind", ["bfloat16", "float32", "int8", "float8_e4m3fn"])
-@pytest.mark.parametrize("device", KERNELS)
+@pytest.mark.parametrize("num_rows", [8, pytest.param(4096, marks=pytest.mark.grid)])
+@pytest.mark.parametrize(
+    "kind", ["bfloat16", *(pytest.param(k, marks=pytest.mark.grid) for k in ("float32", "int8", "float8_e4m3fn"))]
+)
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_grouped_product_lowers_for_its_device(device: str, kind: str, num_rows: int):
     _, abstract_device, platform, target = KERNELS[device]
     products = Products(grouped=Grouped.GPU if platform == "cuda" else Grouped.TPU)
@@ -72,8 +78,10 @@ def test_a_grouped_product_lowers_for_its_device(device: str, kind: str, num_row
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("kv_dtype", ["int8", "float8_e4m3fn"])
-@pytest.mark.parametrize("shape", ["decode", "prefill of several, window, soft cap", "heads to pad", "float32"])
+@pytest.mark.parametrize("kv_dtype", ["int8", pytest.param("float8_e4m3fn", marks=pytest.mark.grid)])
+@pytest.mark.parametrize(
+    "shape", [SEVERAL, *(pytest.param(s, marks=pytest.mark.grid) for s in ("decode", "heads to pad", "float32"))]
+)
 def test_a_tpu_reads_a_cache_in_8_bits(shape: str, kv_dtype: str):
     _, abstract_device, platform, target = KERNELS["TPU v5e"]
     with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
@@ -81,8 +89,8 @@ def test_a_tpu_reads_a_cache_in_8_bits(shape: str, kv_dtype: str):
     assert lowered.as_text().count(target) >= 3  # both writes, and attention
 
 
-@pytest.mark.parametrize("kv_dtype", ["int8", "bfloat16"])
-@pytest.mark.parametrize("width", [1, 64])
+@pytest.mark.parametrize("kv_dtype", [pytest.param("int8", marks=pytest.mark.grid), "bfloat16"])
+@pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.grid), 64])
 def test_a_tpu_reads_heads_of_256(width: int, kv_dtype: str):
     _, abstract_device, platform, target = KERNELS["TPU v5e"]
     shape = {"num_seqs": 2, "width": width, "head_dim": 256, "num_kv_heads": 4, "group": 2, "soft_cap": 50.0}
@@ -92,7 +100,7 @@ def test_a_tpu_reads_heads_of_256(width: int, kv_dtype: str):
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("kv_dtype", ["int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("kv_dtype", ["int8", pytest.param("float8_e4m3fn", marks=pytest.mark.grid)])
 def test_a_gpu_reads_a_cache_in_8_bits(kv_dtype: str):
     kernel, abstract_device, platform, target = KERNELS["NVIDIA L4"]
     with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
@@ -101,8 +109,8 @@ def test_a_gpu_reads_a_cache_in_8_bits(kv_dtype: str):
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("shape", ["prefill of several, window, soft cap", "many query heads"])
-@pytest.mark.parametrize("device", ["NVIDIA L4", "NVIDIA H100"])
+@pytest.mark.parametrize("shape", [SEVERAL, pytest.param("many query heads", marks=pytest.mark.grid)])
+@pytest.mark.parametrize("device", ["NVIDIA L4", pytest.param("NVIDIA H100", marks=pytest.mark.grid)])
 def test_tokens_look_ahead_on_a_gpu(device: str, shape: str):
     kernel, abstract_device, platform, target = KERNELS[device]
     with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):

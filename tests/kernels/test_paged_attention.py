@@ -158,6 +158,14 @@ LARGEST = (
     "ragged, groups of 8, bfloat16, several blocks",
 )
 
+ONE_A_KERNEL = (
+    "triton, groups of 3, sinks, window",
+    "ragged, heads to pad",
+    "int8 on a TPU, heads and dimensions to pad, soft cap",
+    "bfloat16 on a TPU, heads and dimensions to pad",
+)
+SLOW = pytest.mark.slow
+
 
 class Steps:
     """The steps of a case through one kernel, all from the same random numbers."""
@@ -216,7 +224,10 @@ class Steps:
         self.cache = jax.tree.map(spoil, self.cache)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGEST else n for n in CASES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in ONE_A_KERNEL else SLOW if n in LARGEST else pytest.mark.grid) for n in CASES],
+)
 def test_a_kernel_gives_what_the_reference_gives_in_float32_and_sees_nothing_strange(name):
     case = CASES[name]
     theirs, ours = Steps(case, PagedReference(), "float32"), Steps(case, case.kernel, case.dtype)

@@ -16,14 +16,18 @@ FLOAT32 = Case(np.dtype(np.float32), num_kv_heads=2, group=2, head_dim=32)
 BFLOAT16 = replace(FLOAT32, dtype=np.dtype(jnp.bfloat16))
 
 
+def in_grid(*values):
+    return pytest.param(*values, marks=pytest.mark.grid)
+
+
 @pytest.mark.parametrize(
     ("kernel", "case"),
     [
         (TRITON, replace(BFLOAT16, has_sinks=True)),
-        (TRITON, replace(BFLOAT16, cached_dtype=np.dtype(np.int8), scoring=Scoring(0.2, sliding_window=9))),
-        (TRITON, replace(BFLOAT16, looks_ahead=True, scoring=Scoring(0.2, sliding_window=33))),
-        (RAGGED, BFLOAT16),
-        (INT8, replace(BFLOAT16, cached_dtype=np.dtype(np.int8), page_size=128)),
+        in_grid(TRITON, replace(BFLOAT16, cached_dtype=np.dtype(np.int8), scoring=Scoring(0.2, sliding_window=9))),
+        in_grid(TRITON, replace(BFLOAT16, looks_ahead=True, scoring=Scoring(0.2, sliding_window=33))),
+        in_grid(RAGGED, BFLOAT16),
+        in_grid(INT8, replace(BFLOAT16, cached_dtype=np.dtype(np.int8), page_size=128)),
         (BlockAttention(), FLOAT32),
         (BlockAttention(), replace(FLOAT32, looks_ahead=True, scoring=Scoring(0.2, sliding_window=33))),
         (PagedReference(), BFLOAT16),

@@ -115,12 +115,18 @@ def test_nothing_is_read_of_tensors_that_are_not_the_models(tmp_path: Path):
         assert progress.bytes_done == 0
 
 
-def test_a_tensor_in_two_files_is_refused(tmp_path: Path):
-    content = save({"w": np.zeros(4, np.float32)})
-    folder = write(tmp_path / "model", a=content, b=content)
-    with pytest.raises(MalformedCheckpoint, match=r"b\.safetensors: 'w' is in a\.safetensors too") as caught:
-        streamed(folder, SPECS)
+@pytest.mark.parametrize("second", [np.ones(4, np.float32), np.zeros(5, np.float32), np.zeros(4, np.float16)])
+def test_unequal_tensors_of_one_name_are_refused(tmp_path: Path, second: np.ndarray):
+    folder = write(tmp_path / "model", a=save({"w": np.zeros(4, np.float32)}), b=save({"w": second}))
+    with pytest.raises(MalformedCheckpoint, match=r"w: .*'w' of a\.safetensors and 'w' of b\.safetensors") as caught:
+        streamed(folder, (plain("w", 4),))
     assert caught.value.uri == str(folder)
+
+
+def test_equal_tensors_of_one_name_are_read_once(tmp_path: Path):
+    content = save({"w": np.arange(4, dtype=np.float32)})
+    folder = write(tmp_path / "model", a=content, b=content)
+    assert streamed(folder, (plain("w", 4),)).weights["w"].tolist() == [0, 1, 2, 3]
 
 
 def lengths(bucket: GcsBucket, shard: str) -> list[int]:

@@ -1,8 +1,10 @@
 """The messages of a chat to its prompt: what the template gets, the rendered text, its token ids."""
 
+import hashlib
+import secrets
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -11,15 +13,18 @@ from pydantic_core import from_json
 from service.api.generation.as_sent import as_sent, with_content, with_parameters
 from service.api.generation.rendering import NO_VARIABLES, template_variables
 from service.api.generation.sealed import own_text
-from service.api.schema.chat import ChatCompletionRequest, ContentPart, MeantChat, Message, OwnThinking, ToolCall
+from service.api.schema.chat import ROLES, ChatCompletionRequest, ContentPart, MeantChat, Message, OwnThinking
+from service.api.schema.open_calls import OpenCall, OpenCalls
 from service.api.schema.template import TemplateFields
 from service.api.schema.token_ids import TokenIds
 from service.api.schema.tools import Tool
 from service.api.schema.wire import checked
 from service.errors import ContextLengthExceeded, InvalidParameter, MissingParameter, UnsupportedParameter
+from service.text.chat_template import ChatTemplate, marked
 from service.text.prompt_model import PromptModel
 
 END_CHARS = 64
+SHORT_ID_CHARS = 9  # of a call, where the family's templates take no other ids
 
 
 class ChatPrompt(NamedTuple):
@@ -159,23 +164,43 @@ def _fitting(body: ChatCompletionRequest, model: PromptModel, images: Sequence[s
 def _from(messages: Sequence[Message], start: int) -> list[Message]:
     """Return the instructions at the head of a chat, and what begins at `start`, without results of calls before it."""
     head = next(i for i, message in enumerate(messages) if message.role not in ("system", "developer"))
-    kept = [*messages[:head], *messages[start:]]
-    called = {call.id for message in kept for call in message.tool_calls or ()}
-    return [message for message in kept if message.role != "tool" or message.tool_call_id in called]
+    calls, kept = OpenCalls(), []
+    for index, message in enumerate([*messages[:head], *messages[start:]]):
+        for call in message.tool_calls or ():
+            calls.add(index, call.id, call.function.name)
+        if message.role != "tool" or calls.answer(message.tool_call_id, message.name) is not None:
+            kept.append(message)
+    return kept
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return messages as chat templates expect them: plain text, known roles, tool arguments as objects.
 
+    Arguments that are no JSON object, such as those that a limit has cut, stay the text that they are.
+
     Raises:
         MissingParameter: a message has no content.
-        InvalidParameter: a message has a field that its role cannot have, or malformed tool arguments.
+        InvalidParameter: a message has a field that its role cannot have.
     """
-    names = {call.id: call.function.name for message in messages for call in message.tool_calls or ()}
-    return [_template_message(message, f"messages[{i}]", names) for i, message in enumerate(messages)]
+    calls, turns = OpenCalls(), list[dict[str, Any]]()
+    for index, message in enumerate(messages):
+        turn = _template_message(message, f"messages[{index}]")
+        if message.role == "tool":
+            answered = calls.answer(message.tool_call_id, message.name)
+            call_id = message.tool_call_id if answered is None else answered.id
+            # Templates of the Hermes family name the function with its result.
+            name = message.name if answered is None or message.name is not None else answered.name
+            turn |= {"tool_call_id": call_id} | ({} if name is None else {"name": name})
+        if message.tool_calls:
+            turn["tool_calls"] = [
+                _template_call(calls.add(index, call.id, call.function.name), call.function.arguments)
+                for call in message.tool_calls
+            ]
+        turns.append(turn)
+    return turns
 
 
-def _template_message(message: Message, path: str, called: Mapping[str, str]) -> dict[str, Any]:
+def _template_message(message: Message, path: str) -> dict[str, Any]:
     is_assistant = message.role == "assistant"
     if message.tool_calls and not is_assistant:
         param = f"{path}.tool_calls"
@@ -190,21 +215,10 @@ def _template_message(message: Message, path: str, called: Mapping[str, str]) ->
         "role": "system" if message.role == "developer" else message.role,
         "content": _template_content(message.content or ()),
     }
-    # Templates of the Hermes family name the function with its result.
-    name = message.name if message.name is not None else called.get(message.tool_call_id or "")
-    if name is not None:
-        fields["name"] = name
+    if message.name is not None:
+        fields["name"] = message.name
     if (thinking := message.thinking) is not None:
-        if not is_assistant:
-            param = f"{path}.reasoning_content"
-            raise InvalidParameter(f"Invalid '{param}': only the assistant thinks.", param=param)
         fields["reasoning_content"] = thinking
-    if message.tool_call_id is not None:
-        fields["tool_call_id"] = message.tool_call_id
-    if message.tool_calls:
-        fields["tool_calls"] = [
-            _template_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
-        ]
     return fields
 
 
@@ -219,15 +233,26 @@ def _text_part(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
-    param = f"{path}.function.arguments"
+def _template_call(call: OpenCall, arguments: str) -> dict[str, Any]:
     try:
-        arguments = from_json(call.function.arguments, allow_inf_nan=False)
+        parsed = from_json(arguments, allow_inf_nan=False)
     except ValueError:
-        raise InvalidParameter(f"Invalid '{param}': it must be JSON.", param=param) from None
-    if not isinstance(arguments, dict):
-        raise InvalidParameter(f"Invalid '{param}': it must be a JSON object.", param=param)
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+        parsed = None
+    stated = parsed if isinstance(parsed, dict) else arguments
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": stated}}
+
+
+def _without_images_of_results(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
+    """Return the messages of a model that reads text alone without the images of results, and what was left out."""
+    kept, left_out = list[Message](), list[str]()
+    for index, message in enumerate(messages):
+        texts = [part for part in message.content or () if part.image_url is None]
+        if message.role != "tool" or len(texts) == len(message.content or ()):
+            kept.append(message)
+        else:
+            kept.append(message.model_copy(update={"content": texts}))
+            left_out.append(f"messages[{index}].content[].image_url")
+    return kept, left_out[:1]
 
 
 def _with_late_system_as_user(turns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -290,26 +315,16 @@ def rendered(
             "Send a 'prompt' to /v1/completions.",
             param="messages",
         )
-    template = model.chat_template.chosen(has_tools=bool(tools), has_documents=bool(fields.documents))
-    if tools and template.tool_format is None:
-        message = "the model's chat template does not render tools. Describe them in a message."
-        raise UnsupportedParameter("tools", message)
-    if fields.documents and not template.reads_documents:
-        message = "the model's chat template does not render documents. Put their texts into a message."
-        raise UnsupportedParameter("documents", message)
+    template = _chosen(model.chat_template, tools, fields)
     variables, ignored = NO_VARIABLES
     if fields.sets_variables:
         variables, ignored = template_variables(fields, template)
-    turns = [
-        as_sent(turn, message, template) for turn, message in zip(template_messages(messages), messages, strict=True)
-    ]
-    if any(turn["role"] == "system" for turn in turns[1:]) and not template.takes_late_system:
-        turns = _with_late_system_as_user(turns)
-    if messages[0].role == "developer" and template.knows_developer:
-        turns[0]["role"] = "developer"
+    left_out = list[str]()
+    if model.images is None:
+        messages, left_out = _without_images_of_results(messages)
     _check_images(messages, model, can_see=images is not None)
-    if template.reads_parts_alone:
-        turns = [turn | {"content": _as_parts(turn.get("content", ""))} for turn in turns]
+    turns = _turns(messages, template)
+    shown = [tool.for_template() for tool in tools]
     render = partial(
         template.render,
         documents=fields.documents,
@@ -317,17 +332,118 @@ def rendered(
         continue_final_message=fields.continue_final_message,
         variables=variables,
     )
-    shown = [tool.for_template() for tool in tools]
     try:
-        text = render(turns, shown)
+        text = render(turns, tools=shown)
     except InvalidParameter:
         complete = list(map(with_content, turns)), list(map(with_parameters, shown))
         if complete == (turns, shown):
             raise
-        text = render(*complete)
+        turns, shown = complete
+        text = render(turns, tools=shown)
+    unsure = {turn["role"] for turn in turns} - ROLES
+    if any(turn["role"] == "tool" for turn in turns) and not template.writes_results:
+        unsure.add("tool")
+    if unsure:
+        _check_roles([message.role for message in messages], turns, unsure, partial(render, tools=shown))
     if model.images is not None:
         text = model.images.expanded(text, images or ())
-    return RenderedChat(text, ignored)
+    return RenderedChat(text, [*ignored, *left_out])
+
+
+def _chosen(template: ChatTemplate, tools: Sequence[Tool], fields: TemplateFields) -> ChatTemplate:
+    """Return the one of a model's templates that is for the request, if it writes all that the request brings."""
+    chosen = template.chosen(has_tools=bool(tools), has_documents=bool(fields.documents))
+    if tools and chosen.tool_format is None:
+        message = "the model's chat template does not render tools. Describe them in a message."
+        raise UnsupportedParameter("tools", message)
+    if fields.documents and not chosen.reads_documents:
+        message = "the model's chat template does not render documents. Put their texts into a message."
+        raise UnsupportedParameter("documents", message)
+    return chosen
+
+
+def _turns(messages: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
+    """Return the messages as the client sent them, as far as the template can write them so."""
+    turns = [
+        as_sent(turn, message, template) for turn, message in zip(template_messages(messages), messages, strict=True)
+    ]
+    if any(turn["role"] == "system" for turn in turns[1:]) and not template.takes_late_system:
+        turns = _with_late_system_as_user(turns)
+    if messages[0].role == "developer" and template.knows_developer:
+        turns[0]["role"] = "developer"
+    if template.reads_parts_alone:
+        turns = [turn | {"content": _as_parts(turn.get("content", ""))} for turn in turns]
+    return _with_known_arguments(turns, template)
+
+
+def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplate) -> list[dict[str, Any]]:
+    """Return a chat whose calls have arguments that the template can write, and short ids if it takes no others."""
+    tool_format = template.tool_format
+    has_short_ids = tool_format is not None and tool_format.has_short_ids
+    result: list[dict[str, Any]] = []
+    for turn in turns:
+        known = dict(turn)
+        if has_short_ids and "tool_call_id" in turn:
+            known["tool_call_id"] = _short_id(turn["tool_call_id"])
+        if "tool_calls" in turn:
+            known["tool_calls"] = [
+                call
+                | ({"id": _short_id(call["id"])} if has_short_ids else {})
+                | {"function": _with_written_arguments(call["function"], template)}
+                for call in turn["tool_calls"]
+            ]
+        result.append(known)
+    return result
+
+
+def _short_id(call_id: str) -> str:
+    """Return an id that Mistral's templates take, and equal ones for equal ones."""
+    is_short = len(call_id) == SHORT_ID_CHARS and call_id.isascii() and call_id.isalnum()
+    return call_id if is_short else hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()[:SHORT_ID_CHARS]
+
+
+def _with_written_arguments(function: dict[str, Any], template: ChatTemplate) -> dict[str, Any]:
+    """Return a call whose arguments are an object, unless the template writes a text as it is."""
+    arguments = function["arguments"]
+    if isinstance(arguments, dict) or template.writes_text_arguments:
+        return function
+    try:
+        begun = from_json(arguments, allow_inf_nan=False, allow_partial="trailing-strings")
+    except ValueError:
+        begun = arguments
+    return function | {"arguments": begun if isinstance(begun, dict) else {"arguments": begun}}
+
+
+def _check_roles(
+    roles: Sequence[str],
+    turns: Sequence[dict[str, Any]],
+    unsure: Set[str],
+    render: Callable[[list[dict[str, Any]]], str],
+) -> None:
+    """Check that the template does not drop messages of roles that not every template writes.
+
+    Args:
+        roles: of the request's messages.
+        turns: what the template gets.
+        unsure: the roles to check.
+        render: returns the prompt.
+
+    Raises:
+        InvalidParameter: it drops one.
+    """
+    marks = {index: secrets.token_hex(16) for index, turn in enumerate(turns) if turn["role"] in unsure}
+    text = render(
+        [
+            turn | ({"content": marked(turn.get("content", ""), marks[i])} if i in marks else {})
+            for i, turn in enumerate(turns)
+        ]
+    )
+    for index, mark in marks.items():
+        if mark not in text:
+            role = turns[index]["role"]
+            param = f"messages[{roles.index(role)}].role"
+            message = f"Invalid '{param}': the model's chat template does not write messages of the role '{role}'."
+            raise InvalidParameter(message, param=param)
 
 
 def _check_images(messages: Sequence[Message], model: PromptModel, *, can_see: bool) -> None:
@@ -341,6 +457,7 @@ def _check_images(messages: Sequence[Message], model: PromptModel, *, can_see: b
                 if model.images is not None:
                     model.images.check_text(part.text, f"{param}.text")
             elif model.images is None:
+                # Defends against T18.
                 raise UnsupportedParameter(f"{param}.type", f"the model '{model.name}' reads text alone.")
             elif not can_see:
                 raise UnsupportedParameter(f"{param}.type", "this route reads text alone.")

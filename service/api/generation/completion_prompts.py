@@ -42,6 +42,7 @@ def completion_prompts(body: CompletionRequest, model: PromptModel) -> list[Toke
 def _encode(
     prompt: str | tuple[int, ...], model: PromptModel, param: str, body: CompletionRequest, infill: Infill | None
 ) -> list[int]:
+    # Defends against T8.
     if prompt and not isinstance(prompt, str) and not (min(prompt) >= 0 and max(prompt) < model.vocab_size):
         i = next(i for i, token_id in enumerate(prompt) if not 0 <= token_id < model.vocab_size)
         raise InvalidParameter(

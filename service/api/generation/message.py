@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from service.api.generation.answer_rules import AnswerRules
+from service.api.generation.chat_prompt import SHORT_ID_CHARS
 from service.api.generation.streams import TextDelta
 from service.engine.request import FinishReason
 from service.text.thinking import Answer, Thought
@@ -18,7 +19,6 @@ from service.text.tools.format import ToolFormat
 from service.text.tools.parser import CallParser
 from service.text.tools.parts import Arguments, CallStart, Content, Part
 
-SHORT_ID_CHARS = 9
 # vLLM's older and newer name.
 _THOUGHT_KEYS = ("reasoning_content", "reasoning")
 
@@ -95,6 +95,7 @@ def _whole(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
             if "id" in call:
                 calls.append({"id": call["id"], "type": "function", "function": dict(call["function"])})
             else:
+                # Defends against T10.
                 calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
     message = {
         "role": "assistant",

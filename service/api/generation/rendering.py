@@ -27,6 +27,7 @@ NO_VARIABLES = TemplateVariables({}, ())
 
 def template_variables(fields: TemplateFields, template: ChatTemplate) -> TemplateVariables:
     """Return the variables that a request sets, of those that the template reads."""
+    # Defends against T11.
     values = {name: value for name, value in fields.chat_template_kwargs.items() if name in template.variables}
     ignored = [f"chat_template_kwargs.{name[:64]}" for name in fields.chat_template_kwargs if name not in values]
     if (effort := fields.effort) is not None:

@@ -27,6 +27,7 @@ class KeyCheck:
         if scope["type"] == "websocket":  # no route speaks it
             await send(WEBSOCKET_REFUSED)
             return
+        # Defends against T20.
         if self._keys and scope["type"] == "http" and scope["path"] not in PROBE_PATHS:
             call = call_of(scope)
             if not call.is_background:

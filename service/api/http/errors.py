@@ -172,4 +172,5 @@ def _server_error(error: Exception, request_id: str) -> tuple[int, tuple[str, st
         return error.status, (f"{error} Request id: {request_id}.", error.type, None, error.code)
     if isinstance(error, EngineError):
         return error.status, (f"The engine failed. Request id: {request_id}.", error.type, None, error.code)
+    # Defends against T25.
     return 500, (f"The server had an error. Request id: {request_id}.", "server_error", None, "internal_error")

@@ -59,6 +59,7 @@ async def read_form(request: Request) -> Form:
     """
     if not request.headers.get("content-type", "").startswith(MEDIA_TYPE):
         raise UnsupportedMediaType(f"Content-Type must be {MEDIA_TYPE}.")
+    # Defends against T35.
     parser = _Parser(
         request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
     )

@@ -156,6 +156,7 @@ def _refusal(scope: Scope, accepted: Accepted) -> RequestError | None:
     # A page of another origin may send these without asking first, so a browser must name JSON.
     is_json = media_type == JSON or ("origin" not in headers and media_type in UNSTATED_MEDIA_TYPES)
     is_accepted = is_json if accepted.media_type == JSON else media_type == accepted.media_type
+    # Defends against T26.
     if scope["method"] in METHODS_WITH_BODY and not is_accepted:
         return UnsupportedMediaType(f"Content-Type must be {accepted.media_type}.")
     return None
@@ -177,6 +178,7 @@ def _bounded(receive: Receive, accepted: Accepted) -> Receive:
             raise BodyTooSlow(accepted.timeout_s) from None
         num_bytes += len(message.get("body", b""))
         is_complete = not message.get("more_body", False)
+        # Defends against T2.
         if num_bytes > accepted.max_bytes:
             raise BodyTooLarge(accepted.max_bytes, accepted.setting)
         return message

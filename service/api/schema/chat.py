@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import to_json
 
 from service.api.schema.generation import HINTS, REFUSED, GenerationRequest, MaxTokens
+from service.api.schema.open_calls import OpenCalls
 from service.api.schema.structured import ResponseFormat
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import MAX_TOOLS, NamedFunction, Tool, ToolChoice, ToolWord, as_tool_choice, check_tools
@@ -52,11 +53,16 @@ _REPLAYED_FIELDS: NeutralValues = {
     "parsed": ANY,  # the official clients add it to an answer for its reader; the content counts
     "provider_specific_fields": ({},),
     "reasoning_details": ([],),
+    "redacted_thinking": (),  # a part of the content that another service alone can read
     "thinking_blocks": ([],),
     "type": ANY,  # lm-eval marks its messages like parts
 }
 _TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
 _IMAGE_TYPE = "image_url"
+_THINKING_TYPES = ("thinking", "reasoning", "redacted_thinking")  # of other services' answers
+# The roles that every chat may have; a fine-tune may have others.
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+Role = Annotated[str, Field(pattern=r"^[\w .:/-]{1,64}$")]
 
 
 def _function_call_id(name: Any) -> str:
@@ -64,9 +70,9 @@ def _function_call_id(name: Any) -> str:
     return f"function_call-{name}"
 
 
-def _as_json(value: Any) -> Any:
-    """Return arguments as text; some clients send back the object that they have parsed, or nothing."""
-    return to_json(value).decode() if isinstance(value, dict) else value or "{}"
+def as_arguments(value: Any) -> str:
+    """Return the arguments of an earlier call as text; clients also send back what they have parsed, or nothing."""
+    return (value if isinstance(value, str) else to_json(value).decode()) or "{}"
 
 
 def _as_parts(value: Any) -> Any:
@@ -78,6 +84,24 @@ def with_text_of_refusal(part: dict[str, Any]) -> dict[str, Any]:
     if part.get("type") == "refusal" and "text" not in part:
         return {"type": "refusal", "text": part.get("refusal")}
     return part
+
+
+def _with_thinking_apart(message: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
+    """Return an assistant's message whose thinking is no part of its content, as some services have it."""
+    thoughts = [part for part in parts if isinstance(part, dict) and part.get("type") in _THINKING_TYPES]
+    if not thoughts:
+        return message
+    text = "".join(_text_of_thought(part.get("thinking") or part.get("text")) for part in thoughts)
+    others = [part for part in parts if not (isinstance(part, dict) and part.get("type") in _THINKING_TYPES)]
+    apart = {"reasoning_content": text} | message | {"content": others}
+    has_redacted = any(part["type"] == "redacted_thinking" for part in thoughts)
+    return apart | ({"redacted_thinking": True} if has_redacted else {})
+
+
+def _text_of_thought(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(_text_of_thought(part.get("text")) for part in value if isinstance(part, dict))
+    return value if isinstance(value, str) else ""
 
 
 def _as_image(value: Any) -> Any:
@@ -97,6 +121,7 @@ class ContentPart(WireObject):
     """A part of a message: text, or for a model that sees an image; audio and files are not supported."""
 
     hints: ClassVar[NeutralValues] = {"annotations": ([],), "cache_control": (), "logprobs": ([],)}
+    blank: ClassVar[tuple[str, ...]] = ("type", "image_url")
     supported_types: ClassVar[tuple[str, ...]] = (*_TEXT_TYPES, _IMAGE_TYPE)
     nested: ClassVar[dict[str, type[WireObject]]] = {"image_url": ImageUrl}
 
@@ -132,32 +157,45 @@ class FunctionCall(WireObject):
 
     name: str
     """The function's name."""
-    arguments: Annotated[str, BeforeValidator(_as_json, json_schema_input_type=str | dict[str, Any])]
-    """The arguments of the call: a JSON object, serialized."""
+    arguments: Annotated[str, BeforeValidator(as_arguments, json_schema_input_type=Any)] = "{}"
+    """The arguments of the call: a JSON object, serialized, or whatever a model has written instead."""
 
 
 class ToolCall(WireObject):
     """A tool call that the assistant made earlier."""
 
-    hints: ClassVar[NeutralValues] = {"index": ANY, "provider_specific_fields": ({},)}
+    hints: ClassVar[NeutralValues] = {"extra_content": ({},), "index": ANY, "provider_specific_fields": ({},)}
+    blank: ClassVar[tuple[str, ...]] = ("id", "type")
     nested: ClassVar[dict[str, type[WireObject]]] = {"function": FunctionCall}
 
-    id: str
-    """The call's id, which the tool's answer repeats."""
+    id: str | None = None
+    """The call's id, which the tool's answer repeats; of a call without one, the results come in its place."""
     type: Literal["function"] = "function"
     """The kind of the object."""
     function: FunctionCall
     """The function that was called."""
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the call of a custom tool as that of a function of its text."""
+        custom = document.get("custom")
+        if document.get("type") != "custom" or not isinstance(custom, dict):
+            return document
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
+        return {"id": document.get("id"), "type": "function", "function": function}
 
 
 class Message(WireObject):
     """One message of a chat."""
 
     hints: ClassVar[NeutralValues] = _REPLAYED_FIELDS
+    blank: ClassVar[tuple[str, ...]] = ("name", "tool_call_id", "reasoning_content", "reasoning")
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": ContentPart, "tool_calls": ToolCall}
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    """Who speaks; `developer` is a newer name of `system`."""
+    role: Role
+    """Who speaks: `system`, of which `developer` is a newer name, `user`, `assistant`, `tool`, or a role that the
+    model's chat template writes."""
     content: (
         Annotated[
             list[ContentPart],
@@ -183,6 +221,8 @@ class Message(WireObject):
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
         """Return a message whose text is its content, and whose call of a function is one of a tool."""
         role, content = document.get("role"), document.get("content")
+        if role == "assistant" and isinstance(content, list):
+            document = _with_thinking_apart(document, content)
         if content is not None and role != "function" and not document.keys() & {"refusal", "function_call"}:
             return document
         message = {name: value for name, value in document.items() if name not in ("refusal", "function_call")}
@@ -192,14 +232,23 @@ class Message(WireObject):
             message["content"] = ""
         if role == "function":
             message |= {"role": "tool", "tool_call_id": _function_call_id(document.get("name"))}
-        if isinstance(call := document.get("function_call"), dict):
+        call = document.get("function_call")
+        if isinstance(call, dict) and call.get("name") != "":
             message["tool_calls"] = [{"id": _function_call_id(call.get("name")), "function": call}]
         return message
 
     @property
     def thinking(self) -> str | None:
         """The thinking before an earlier answer, under either of its names."""
-        return self.reasoning or self.reasoning_content or None
+        return self.reasoning or self.reasoning_content if self.role == "assistant" else None
+
+    @property
+    def unread_thinking(self) -> list[str]:
+        """The fields whose thinking is not read: of another role than the assistant's, or beside another."""
+        names = [name for name in ("reasoning", "reasoning_content") if getattr(self, name)]
+        if self.role != "assistant":
+            return names
+        return names[1:] if self.reasoning != self.reasoning_content else []
 
 
 # Returns the thinking of a text, which may be empty, and its proof; None unless this service has signed it.
@@ -318,10 +367,12 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
             check_tools(self.tools, self.tool_choice)
         self.check_rendering()
         _check_tool_results(self.messages)
+        unread: dict[str, str] = {}
         for index, message in enumerate(self.messages):
             _check_parts(message, f"messages[{index}]")
-            if None not in (message.reasoning, message.reasoning_content):
-                _check_same_thinking(message, f"messages[{index}]")
+            for name in message.unread_thinking:
+                unread.setdefault(name, f"messages[{index}].{name}")
+        self.ignore(unread.values())
         if self.response_format is not None:
             self.response_format.check()
             if self.response_format.type != "text" and self.structured_outputs is not None:
@@ -339,26 +390,20 @@ def _check_parts(message: Message, path: str) -> None:
             raise MissingParameter(f"{path}.content[{number}].{missing}")
 
 
-def _check_same_thinking(message: Message, path: str) -> None:
-    if message.reasoning != message.reasoning_content:
-        text = f"'{path}.reasoning' contradicts '{path}.reasoning_content'; send one."
-        raise InvalidParameter(text, param=f"{path}.reasoning")
-
-
 def _check_tool_results(messages: Sequence[Message]) -> None:
     """Check that each result answers a call before it.
 
     Raises:
         MissingParameter, InvalidParameter: a result names no call, or one that was not made.
     """
-    called: set[str] = set()
+    calls = OpenCalls()
     for index, message in enumerate(messages):
-        called.update(call.id for call in message.tool_calls or ())
-        if message.role != "tool":
+        for call in message.tool_calls or ():
+            calls.add(index, call.id, call.function.name)
+        if message.role != "tool" or calls.answer(message.tool_call_id, message.name) is not None:
             continue
         param = f"messages[{index}].tool_call_id"
         if message.tool_call_id is None:
             raise MissingParameter(param)
-        if message.tool_call_id not in called:
-            text = f"Invalid '{param}': no earlier message of the assistant has a call with this id."
-            raise InvalidParameter(text, param=param)
+        text = f"Invalid '{param}': no earlier message of the assistant has a call with this id."
+        raise InvalidParameter(text, param=param)

@@ -122,6 +122,7 @@ class CompletionRequest(GenerationRequest):
             self._check_scoring()
         if self.best_of not in (None, self.n):
             raise InvalidParameter("'best_of' must equal 'n': all sequences are returned.", param="best_of")
+        # Defends against T6.
         if len(self.prompt) * self.n > MAX_SEQUENCES:
             message = f"{len(self.prompt)} prompts times n = {self.n} are over the limit of {MAX_SEQUENCES} sequences."
             raise InvalidParameter(message, param="n")

@@ -144,6 +144,7 @@ class SamplingFields(WireObject):
     """Added to the logits of tokens, by token id."""
     seed: int | None = Field(default=None, ge=-(2**63), le=INT64_MAX)
     """The same seed gives the same text, alone or in a batch. Later choices use seeds derived from it."""
+    # Defends against T5.
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     """Continuations of each prompt."""
     min_tokens: int = Field(default=0, ge=0, le=INT32_MAX)

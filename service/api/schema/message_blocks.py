@@ -23,7 +23,9 @@ _BLOCK_HINTS: NeutralValues = {
     "toolset_name": (),
 }
 # Calls that Anthropic runs itself, their results, and what only Anthropic reads: a conversation may have begun there.
-_HOSTED = re.compile(r"(server|mcp)_tool_use|\w+_tool_result|redacted_thinking|container_upload|compaction|fallback")
+_HOSTED = re.compile(
+    r"(server|mcp)_tool_use|\w+_tool_result|redacted_thinking|reasoning|container_upload|compaction|fallback"
+)
 # What each kind of block consists of.
 _FIELDS = {
     "text": ("text",),
@@ -124,8 +126,8 @@ class Block(_Readable):
     """The call's id, which the tool's answer repeats."""
     name: str | None = None
     """The name of the tool that was called."""
-    input: dict[str, Any] = Field(default_factory=dict)
-    """What the tool was called with."""
+    input: Any = Field(default_factory=dict)
+    """What the tool was called with: an object, or whatever a model has written instead."""
     tool_use_id: str | None = None
     """Which call the result answers."""
     is_error: bool = False

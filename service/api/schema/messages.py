@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.chat import MeantChat, OwnThinking
+from service.api.schema.chat import MeantChat, OwnThinking, Role
 from service.api.schema.generation import (
     INT32_MAX,
     MAX_NAME_CHARS,
@@ -57,8 +57,9 @@ class InputMessage(WireObject):
     hints: ClassVar[NeutralValues] = _REPLAYED_FIELDS
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": Block}
 
-    role: Literal["user", "assistant", "system"]
-    """Who speaks; `system` may do so in the middle too."""
+    role: Role
+    """Who speaks: `user`, `assistant`, `system`, which may do so in the middle too, or a role that the model's chat
+    template writes."""
     content: Annotated[
         list[Block], Field(fail_fast=True), BeforeValidator(_as_blocks, json_schema_input_type=str | list[Block])
     ]
@@ -232,6 +233,10 @@ class CountTokensRequest(WireObject):
         """Refuse blocks that are incomplete, results without calls, tools without names and a choice without one."""
         called: set[str | None] = set()
         for index, message in enumerate(self.messages):
+            if message.role == "tool":
+                param = f"messages[{index}].role"
+                text = f"Invalid '{param}': results are blocks of type 'tool_result' in messages of the user."
+                raise InvalidParameter(text, param=param)
             for number, block in enumerate(message.content):
                 path = f"messages[{index}].content[{number}]"
                 block.check(path, message.role)

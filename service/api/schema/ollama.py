@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from service.api.schema.chat import FunctionCall, MeantChat, OwnThinking
+from service.api.schema.chat import FunctionCall, MeantChat, OwnThinking, Role
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.generation import MAX_NAME_CHARS
 from service.api.schema.tools import MAX_TOOLS
@@ -114,6 +114,7 @@ class OllamaToolCall(WireObject):
     """A call that the assistant made earlier; most clients leave out its id."""
 
     hints: ClassVar[NeutralValues] = {"index": ANY, "type": ANY}
+    blank: ClassVar[tuple[str, ...]] = ("id",)
     nested: ClassVar[dict[str, type[WireObject]]] = {"function": OllamaFunctionCall}
 
     id: str | None = None
@@ -128,8 +129,9 @@ class OllamaMessage(WireObject):
     refused: ClassVar[NeutralValues] = {"images": ([],)}
     nested: ClassVar[dict[str, type[WireObject]]] = {"tool_calls": OllamaToolCall}
 
-    role: Literal["system", "user", "assistant", "tool"]
-    """Who speaks; `developer` is a newer name of `system`."""
+    role: Role
+    """Who speaks: `system`, of which `developer` is a newer name, `user`, `assistant`, `tool`, or a role that the
+    model's chat template writes."""
     content: str = ""
     """The text."""
     thinking: str | None = None
@@ -192,7 +194,7 @@ class OllamaChatRequest(OllamaRequest):
     the call is required or strict, and is otherwise left out and named."""
 
     def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
-        """Return the chat that has the same answer; raises InvalidParameter for a result without a call."""
+        """Return the chat that has the same answer."""
         tools = [{"type": "function"} | tool for tool in self.tools]
         return MeantChat(self._chat(list(_messages_of(self.messages))) | ({"tools": tools} if tools else {}))
 
@@ -279,36 +281,13 @@ class OllamaEmbedRequest(EmbeddingsRequest):
 
 
 def _messages_of(messages: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
-    """Yield the messages as chats have them, where each result names its call by an id.
-
-    Raises:
-        InvalidParameter: a result answers no call.
-    """
-    waiting: dict[str, str] = {}  # the functions of calls without a result, by id
-    num_calls = 0
-    for index, message in enumerate(messages):
+    """Yield the messages as chats have them."""
+    for message in messages:
         stated: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.thinking:
             stated["reasoning_content"] = message.thinking
-        calls: list[dict[str, Any]] = []
-        for call in message.tool_calls:
-            num_calls += 1
-            call_id = call.id or f"call{num_calls:05}"  # nine characters, as Mistral's templates have it
-            waiting[call_id] = call.function.name
-            calls.append({"id": call_id, "function": call.function.model_dump()})
-        if calls:
-            stated["tool_calls"] = calls
+        if message.tool_calls:
+            stated["tool_calls"] = [call.model_dump(exclude_none=True) for call in message.tool_calls]
         if message.role == "tool":
-            stated["tool_call_id"] = _answered(message, waiting, f"messages[{index}]")
+            stated |= {"tool_call_id": message.tool_call_id, "name": message.tool_name}
         yield stated
-
-
-def _answered(message: OllamaMessage, waiting: dict[str, str], path: str) -> str:
-    """Return the id of the call that a result answers: by its id, else the first one of its name, else the first."""
-    by_name = (call_id for call_id, name in waiting.items() if message.tool_name in (None, name))
-    call_id = message.tool_call_id if message.tool_call_id in waiting else next(by_name, None)
-    if call_id is None:
-        message_text = f"Invalid '{path}': no earlier message of the assistant has a call that it answers."
-        raise InvalidParameter(message_text, param=path)
-    del waiting[call_id]
-    return call_id

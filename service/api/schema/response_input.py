@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
-from pydantic_core import to_json
 
-from service.api.schema.chat import OwnThinking, with_text_of_refusal
+from service.api.schema.chat import OwnThinking, Role, as_arguments, with_text_of_refusal
 from service.api.schema.response_tools import INPUT, LOCAL_SHELL, qualified
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
@@ -37,10 +36,6 @@ def _as_parts(value: Any) -> Any:
     return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
 
 
-def _as_json(value: Any) -> Any:
-    return to_json(value).decode() if isinstance(value, dict) else value or "{}"
-
-
 class InputPart(WireObject):
     """A part: text, or for a model that sees an image; audio and files are not supported."""
 
@@ -53,6 +48,7 @@ class InputPart(WireObject):
     }
     refused: ClassVar[NeutralValues] = {"file_id": ()}
     remedies: ClassVar[Mapping[str, str]] = {"file_id": "send the image itself as 'image_url'."}
+    blank: ClassVar[tuple[str, ...]] = ("image_url", "detail")
     supported_types: ClassVar[tuple[str, ...]] = (*_TEXT_TYPES, _IMAGE_TYPE)
 
     type: Literal["input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text", "input_image"]
@@ -89,7 +85,7 @@ class InputPart(WireObject):
         if needed not in self.model_fields_set:
             raise MissingParameter(f"{path}{needed}")
         if self.image_url is not None and not can_show:
-            raise UnsupportedParameter(f"{path}type", "only messages have images.")
+            raise UnsupportedParameter(f"{path}type", "only messages and results of calls have images.")
 
 
 Parts = Annotated[
@@ -113,6 +109,7 @@ class InputItem(WireObject):
         "phase": ANY,
         "summary": ([],),
     }
+    blank: ClassVar[tuple[str, ...]] = ("type",)
     supported_types: ClassVar[tuple[str, ...]] = tuple(_FIELDS)
     leaves_out_other_types: ClassVar[bool] = True
 
@@ -120,18 +117,19 @@ class InputItem(WireObject):
     """The kind of the object."""
     id: str | None = None
     """Of an item of an earlier answer; without effect."""
-    status: Literal["in_progress", "completed", "incomplete", "failed"] | None = None
+    status: str | None = None
     """Of an item of an earlier answer; without effect."""
-    role: Literal["system", "developer", "user", "assistant"] | None = None
-    """Who speaks; `developer` is a newer name of `system`."""
+    role: Role | None = None
+    """Who speaks: `system`, of which `developer` is a newer name, `user`, `assistant`, or a role that the model's chat
+    template writes."""
     content: Parts | None = None
     """The text, whole or in parts. An assistant's message with tool calls needs none."""
     call_id: str | None = None
     """The call's id, which the item with its output repeats."""
     name: str | None = None
     """The name of the function that was called."""
-    arguments: Annotated[str, BeforeValidator(_as_json)] | None = None
-    """The arguments of the call: a JSON object, serialized."""
+    arguments: Annotated[str, BeforeValidator(as_arguments, json_schema_input_type=Any)] | None = None
+    """The arguments of the call: a JSON object, serialized, or whatever a model has written instead."""
     output: Parts | None = None
     """What the call returned."""
     encrypted_content: str | None = None
@@ -142,10 +140,13 @@ class InputItem(WireObject):
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
         """Return an item of one of the kinds that a chat has."""
         kind = document.get("type")
+        own = (*_FIELDS.get(kind or "message", _NAMES), "type", "id", "status") if isinstance(kind, str | None) else ()
+        if own and "" in document.values():
+            document = {name: value for name, value in document.items() if value != "" or name in own}
         rewrite = _REWRITES.get(kind) if isinstance(kind, str) else None
         if rewrite is not None:
             return rewrite(document)
-        if kind is None and document.keys() == {"id"}:
+        if kind is None and document.keys() == {"id"} and document["id"] is not None:
             return document | {"type": "item_reference"}
         if document.get("role") == "assistant" and document.get("content") is None:
             return document | {"content": []}
@@ -168,7 +169,11 @@ class InputItem(WireObject):
                 raise InvalidParameter(f"Invalid '{param}': an item of type '{self.type}' has none.", param=param)
         for name in ("content", "output"):
             for number, part in enumerate(getattr(self, name) or ()):
-                part.check(f"{path}.{name}[{number}].", can_show=self.type == "message")
+                part.check(f"{path}.{name}[{number}].", can_show=self.type in ("message", "function_call_output"))
+        if self.role == "tool":
+            param = f"{path}.role"
+            message = f"Invalid '{param}': results are items of type 'function_call_output'."
+            raise InvalidParameter(message, param=param)
         if self.type == "item_reference":
             param, stated = f"{path}.id", (self.id or "")[:64]
             message = f"Invalid '{param}': no item with the id '{stated}' is kept here. Send the item itself."
@@ -178,8 +183,9 @@ class InputItem(WireObject):
 
 
 def _as_call(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a call whose name has that of its namespace."""
+    """Return a call whose name has that of its namespace, with arguments, be they empty."""
     call = {name: value for name, value in document.items() if name != "namespace"}
+    call = {"call_id": document.get("id")} | call | ({} if call.get("arguments") else {"arguments": "{}"})
     name, namespace = document.get("name"), document.get("namespace")
     if isinstance(name, str) and isinstance(namespace, str):
         call["name"] = qualified(name, namespace)
@@ -188,8 +194,7 @@ def _as_call(document: dict[str, Any]) -> dict[str, Any]:
 
 def _as_custom_call(document: dict[str, Any]) -> dict[str, Any]:
     call = _as_call({name: value for name, value in document.items() if name != "input"})
-    stated = document.get("input")
-    return call | {"type": "function_call", "arguments": None if stated is None else {INPUT: stated}}
+    return call | {"type": "function_call", "arguments": {INPUT: document.get("input") or ""}}
 
 
 def _as_shell_call(document: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +203,7 @@ def _as_shell_call(document: dict[str, Any]) -> dict[str, Any]:
     if isinstance(action, dict):
         action = {name: value for name, value in action.items() if name != "type" and value is not None}
     return {"call_id": document.get("id")} | call | {
-        "type": "function_call", "name": LOCAL_SHELL, "arguments": action,
+        "type": "function_call", "name": LOCAL_SHELL, "arguments": "{}" if action is None else action,
     }  # fmt: skip
 
 
@@ -290,7 +295,7 @@ def messages_of(items: Iterable[InputItem], own_thinking: OwnThinking) -> tuple[
             call_ids[item.id] = item.call_id
         elif item.type == "function_call_output":
             call_id = call_ids.get(item.call_id, item.call_id)
-            append({"role": "tool", "tool_call_id": call_id, "content": _text(item.output)})
+            append({"role": "tool", "tool_call_id": call_id, "content": _content(item.output or ())})
         elif item.type == "message":
             append({"role": item.role, "content": _content(item.content or ())})
     if any(thoughts):

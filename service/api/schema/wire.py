@@ -47,6 +47,7 @@ class WireObject(BaseModel):
     hints: ClassVar[NeutralValues] = {}  # accepted at any value, and told at other values than these
     refused: ClassVar[NeutralValues] = {}  # accepted at these values only
     remedies: ClassVar[Mapping[str, str]] = {}  # what to send instead of a field that is refused
+    blank: ClassVar[tuple[str, ...]] = ()  # fields that are absent if they are empty, as typed clients write them
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
     # The values of `type` that are supported, where others have other fields: they are refused by their type first.
     supported_types: ClassVar[tuple[str, ...]] = ()
@@ -119,6 +120,7 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
     """
     check_structure(content)
     try:
+        # Defends against T4.
         document = jiter.from_json(content, allow_inf_nan=False, cache_mode="none", catch_duplicate_keys=True)
     except ValueError as error:
         if (unfit := unfit_value(content)) is not None:
@@ -185,12 +187,13 @@ class _Sieve:
         document = kind.rewritten(document)
         if kind.supported_types:
             stated = document.get("type")
-            if isinstance(stated, str) and stated not in kind.supported_types:
+            is_blank = stated == "" and "type" in kind.blank
+            if isinstance(stated, str) and stated not in kind.supported_types and not is_blank:
                 return self._of_other_type(kind, stated, path)
         effective: dict[str, Any] = {}
         names, nested = _field_names(kind), kind.nested
         for name, value in document.items():
-            if value is None:
+            if value is None or (value == "" and name in kind.blank):
                 continue
             if name in names:
                 is_plain = name not in nested and not isinstance(value, list)

@@ -11,7 +11,7 @@ from service.api.http.call import Call
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.pooling import EmbeddingRequest
 from service.api.served import ServedEncoder
-from service.api.vectors.texts import text_ids
+from service.api.vectors.texts import prompt_tokens, text_ids
 from service.encoder.cache import PartialRequest, keys_of
 from service.encoder.request import EncodeRequest, HiddenStates, Vectors
 from service.errors import NonFiniteVector
@@ -37,8 +37,19 @@ async def token_ids(
     return make(body, model.prompt_model)
 
 
+async def encode_body(
+    call: Call, model: ServedEncoder, body: EmbeddingsRequest | EmbeddingRequest, texts: Sequence[tuple[int, ...]]
+) -> Vectors:
+    """Return the vectors of the texts of a request, whose token ids are given; as `encode`, and raises as that."""
+    return await encode(call, model, texts, prompt_tokens=prompt_tokens(body, model.tokenizer, model.vectors))
+
+
 async def encode(
-    call: Call, model: ServedEncoder, texts: Sequence[tuple[int, ...]], second_from: Sequence[int] = ()
+    call: Call,
+    model: ServedEncoder,
+    texts: Sequence[tuple[int, ...]],
+    second_from: Sequence[int] = (),
+    prompt_tokens: int = 0,
 ) -> Vectors:
     """Return the vectors of texts; float32 of shape [text, vector].
 
@@ -47,6 +58,7 @@ async def encode(
         model: the model that answers.
         texts: token ids.
         second_from: for each pair, where its second text begins, in tokens; empty if no text is a pair.
+        prompt_tokens: tokens at the begin of every text that are not pooled.
 
     Raises:
         Overloaded, Draining, EngineStopped: the encoder does not accept the request now.
@@ -54,7 +66,7 @@ async def encode(
         EngineError: the encoder failed, or a vector is NaN or infinite.
         DeadlineExceeded: the time is over.
     """
-    request = EncodeRequest(uuid.uuid4().hex, tuple(texts), tuple(second_from))
+    request = EncodeRequest(uuid.uuid4().hex, tuple(texts), tuple(second_from), prompt_tokens)
     cache = model.cache
     if not cache.is_on:
         return await _submit(call, model, request)

@@ -12,6 +12,7 @@ from service.errors import InvalidParameter, TextTooLong
 from service.text.pair_template import TEMPLATES, encode_templated
 from service.text.pairs import PairLimits, TokenPair, encode_pairs
 from service.text.prompt_model import PromptModel
+from service.text.tokenizer import Tokenizer
 
 
 def text_ids(
@@ -37,6 +38,20 @@ def text_ids(
         if len(ids) > model.max_model_len:
             raise TextTooLong(num_tokens=len(ids), max_model_len=model.max_model_len, param=name)
     return encoded
+
+
+def prompt_tokens(body: EmbeddingsRequest | EmbeddingRequest, tokenizer: Tokenizer, vectors: VectorFacts) -> int:
+    """Return how many tokens at the begin of each text are its prompt's and are not pooled; 0 for most models.
+
+    Source: sentence-transformers 6.2 `base/modules/transformer.py` (_get_prompt_length).
+    """
+    if vectors.pools_prompts or not all(isinstance(text, str) for text in body.texts):
+        return 0
+    prompt = prompt_of(body, vectors)
+    if not prompt:
+        return 0
+    [ids] = tokenizer.encode_all([prompt], params=["prompt"])
+    return len(ids) - (ids[-1] in tokenizer.special_ids)
 
 
 def pair_ids(body: PairsRequest, model: PromptModel, *, template: str | None) -> list[TokenPair]:

@@ -98,6 +98,7 @@ class RemoteImages:
 
     async def _fetch(self, host: str, target: str, param: str) -> bytes:
         addresses = await self._resolve(host)
+        # Defends against T33.
         if not addresses or not all(map(self._is_allowed, addresses)):
             raise _refusal(param, "is at an address that is not public")
         reader, writer = await asyncio.open_connection(

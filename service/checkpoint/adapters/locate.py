@@ -94,5 +94,6 @@ def _check_files(uri: str, objects: Sequence[ObjectInfo], found: Sequence[Object
         remedy = " Save it with safe_serialization=True." if PICKLED in names else ""
         raise MissingFile(uri, f"{WEIGHTS} is missing.{remedy}")
     for name, limit in ((CONFIG, MAX_CONFIG_BYTES), (WEIGHTS, MAX_WEIGHTS_BYTES)):
+        # Defends against T37.
         if sizes[name] > limit:
             raise RefusedAdapter(uri, name, "size", f"is {sizes[name]:,} bytes; the limit is {limit:,}")

@@ -42,7 +42,7 @@ def _of_bucket(model: AnyEncoder, bucket: int, weights: Mapping[str, jax.ShapeDt
         vectors_name(bucket),
         functools.partial(_vectors, model),
         weights,
-        inputs=VectorInputs(hidden, PackedTexts(tokens, texts, texts)),
+        inputs=VectorInputs(hidden, PackedTexts(tokens, texts, texts, texts)),
     )
 
 

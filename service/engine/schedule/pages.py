@@ -187,6 +187,7 @@ def root_key(salt: bytes, digest: bytes = b"", adapter: bytes = b"") -> bytes:
         digest: of the sequence's memory; empty for none.
         adapter: the digest of its adapter; empty for none.
     """
+    # Defends against T36.
     parts = (salt, adapter)
     return page_key(b"".join(len(part).to_bytes(4, "big") + part for part in parts), digest)
 
@@ -215,6 +216,7 @@ def extend_keys(
     for start in range(len(keys) * page_size, len(token_ids) - page_size + 1, page_size):
         page = array("i", token_ids[start : start + page_size]).tobytes()
         for placed in media:
+            # Defends against T32.
             if placed.start < start + page_size and start < placed.end:
                 page += placed.medium.digest + (start - placed.start).to_bytes(8, "big", signed=True)
         previous = keys[-1] if keys else root

@@ -1,7 +1,7 @@
 """Rerankers: encoders whose classification head gives a pair of texts one score.
 
 Source: transformers `BertForSequenceClassification` and `XLMRobertaClassificationHead`; the activation of the score:
-sentence-transformers `cross_encoder/CrossEncoder.py` (get_default_activation_fn).
+sentence-transformers 6.2 `cross_encoder/model.py` (_parse_model_config, get_default_activation_fn).
 """
 
 from collections.abc import Mapping
@@ -11,21 +11,20 @@ from service.errors import UnsupportedModel
 from service.models.config import HubConfig
 from service.models.description import Activation
 from service.models.encoders.config import DenseLayer, Pooling, VectorConfig
+from service.models.encoders.sentence import PROMPTS, read_activation
 
 MODERNBERT_POOLINGS = {"cls": Pooling.CLS, "mean": Pooling.MEAN}
+CONFIG, CROSS_ENCODER = "config.json", "CrossEncoder"
 CLASS_SUFFIX = "ForSequenceClassification"
 # The layers of each family's head: the hidden one and the one that gives the score.
 HEADS = {
-    "bert": ("bert.pooler.dense", "classifier"),
+    "bert": ("pooler.dense", "classifier"),
+    "camembert": ("classifier.dense", "classifier.out_proj"),
     "roberta": ("classifier.dense", "classifier.out_proj"),
     "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
 }
 # They score the last token, with one layer.
 DECODERS = ("llama", "mistral", "qwen2", "qwen3")
-SCORE_ACTIVATIONS = {
-    "torch.nn.modules.linear.Identity": Activation.NONE,
-    "torch.nn.modules.activation.Sigmoid": Activation.SIGMOID,
-}
 
 
 def is_reranker(values: Mapping[str, Any]) -> bool:
@@ -33,8 +32,12 @@ def is_reranker(values: Mapping[str, Any]) -> bool:
     return any(str(name).endswith(CLASS_SUFFIX) for name in values.get("architectures") or ())
 
 
-def score_config(config: HubConfig) -> VectorConfig:
+def score_config(config: HubConfig, sentence_files: Mapping[str, Any]) -> VectorConfig:
     """Return the way from hidden states to a score.
+
+    Args:
+        config: the model's configuration.
+        sentence_files: the files of sentence-transformers, by name.
 
     Raises:
         UnsupportedModel: the head has several labels, or an activation that is not served.
@@ -43,25 +46,25 @@ def score_config(config: HubConfig) -> VectorConfig:
     if num_labels != 1:
         message = f"config.json: a head with {num_labels} labels (id2label) is not served; a reranker has 1."
         raise UnsupportedModel(config.uri, message)
-    size = config.required_int("hidden_size")
+    size, activation = config.required_int("hidden_size"), _activation(config, sentence_files.get(PROMPTS) or {})
     model_type = str(config.values["model_type"])
     if model_type in DECODERS:
-        score = DenseLayer("score", size, 1, has_bias=False, activation=_activation(config))
-        return VectorConfig(Pooling.LAST, (score,), is_score=True)
+        score = DenseLayer("score", size, 1, has_bias=False, activation=activation)
+        return VectorConfig((Pooling.LAST,), (score,), is_score=True)
     if model_type == "modernbert":
-        return _modernbert(config, size)
+        return _modernbert(config, size, activation)
     if model_type not in HEADS:
         served = ", ".join((*HEADS, "modernbert", *DECODERS))
         raise UnsupportedModel(config.uri, f"config.json: a {model_type!r} reranker is not served. Served: {served}.")
     hidden, out = HEADS[model_type]
     layers = (
         DenseLayer(hidden, size, size, has_bias=True, activation=Activation.TANH),
-        DenseLayer(out, size, 1, has_bias=True, activation=_activation(config)),
+        DenseLayer(out, size, 1, has_bias=True, activation=activation),
     )
-    return VectorConfig(Pooling.CLS, layers, is_score=True)
+    return VectorConfig((Pooling.CLS,), layers, is_score=True)
 
 
-def _modernbert(config: HubConfig, size: int) -> VectorConfig:
+def _modernbert(config: HubConfig, size: int, activation: Activation) -> VectorConfig:
     """Source: transformers `models/modernbert/modeling_modernbert.py` (ModernBertPredictionHead)."""
     config.refuse_unless("classifier_pooling", *MODERNBERT_POOLINGS)
     hidden = DenseLayer(
@@ -73,17 +76,15 @@ def _modernbert(config: HubConfig, size: int) -> VectorConfig:
         norm="head.norm",
         norm_eps=float(config.values.get("norm_eps", 1e-5)),
     )
-    score = DenseLayer("classifier", size, 1, has_bias=True, activation=_activation(config))
+    score = DenseLayer("classifier", size, 1, has_bias=True, activation=activation)
     pooling = MODERNBERT_POOLINGS[config.values.get("classifier_pooling") or "cls"]
-    return VectorConfig(pooling, (hidden, score), is_score=True)
+    return VectorConfig((pooling,), (hidden, score), is_score=True)
 
 
-def _activation(config: HubConfig) -> Activation:
-    newer = config.values.get("sentence_transformers") or {}
-    name = newer.get("activation_fn") or config.values.get("sbert_ce_default_activation_function")
-    if name is None:
-        return Activation.SIGMOID
-    if name not in SCORE_ACTIVATIONS:
-        served = ", ".join(SCORE_ACTIVATIONS)
-        raise UnsupportedModel(config.uri, f"config.json: the activation {name!r} is not served. Served: {served}.")
-    return SCORE_ACTIVATIONS[name]
+def _activation(config: HubConfig, model: Mapping[str, Any]) -> Activation:
+    """Return what is applied to a score: three generations of the library store it in three places."""
+    own = model.get("activation_fn") if model.get("model_type", CROSS_ENCODER) == CROSS_ENCODER else None
+    newer, older = config.values.get("sentence_transformers") or {}, "sbert_ce_default_activation_function"
+    stated = newer["activation_fn"] if "activation_fn" in newer else config.values.get(older)
+    file, name = (CONFIG, stated) if own is None else (PROMPTS, own)
+    return Activation.SIGMOID if name is None else read_activation(config.uri, file, str(name))

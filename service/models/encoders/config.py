@@ -7,12 +7,14 @@ from service.models.description import Activation
 
 
 class Pooling(StrEnum):
-    """The reduction of a text's hidden states to one vector."""
+    """The reduction of a text's hidden states to one vector, by the name that sentence-transformers gives it."""
 
     CLS = "cls"  # the first token's
-    MEAN = "mean"  # of all tokens
     MAX = "max"  # of all tokens, in each dimension
-    LAST = "last"  # the last token's
+    MEAN = "mean"  # of all tokens
+    MEAN_SQRT_LEN = "mean_sqrt_len_tokens"  # the sum, divided by the root of the number of tokens
+    WEIGHTED_MEAN = "weightedmean"  # of all tokens, each weighted by its position, which counts from 1
+    LAST = "lasttoken"  # the last token's
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,36 @@ class ScoreTokens:
 class VectorConfig:
     """The way from hidden states to a vector."""
 
-    pooling: Pooling = Pooling.MEAN
+    poolings: tuple[Pooling, ...] = (Pooling.MEAN,)  # their vectors are joined
     dense: tuple[DenseLayer, ...] = ()
     is_normalized: bool = False  # whether vectors have length 1
     is_score: bool = False  # whether a vector is the score of a pair of texts
     token_heads: TokenHeads = TokenHeads()
     score_tokens: ScoreTokens | None = None
     template: str | None = None  # the prompt around a pair of texts; None: what the tokenizer puts around it
+    pools_prompts: bool = True  # whether the tokens of a text's prompt are pooled too
+
+    def size(self, hidden_size: int) -> int:
+        """Return the dimensions of a vector of a model whose hidden states have so many."""
+        if self.score_tokens is not None:
+            return 1
+        return self.dense[-1].out_size if self.dense else hidden_size * len(self.poolings)
+
+
+@dataclass(frozen=True)
+class EncoderNames:
+    """The names of an encoder's tensors, without `.weight` and `.bias`; those of a layer without its prefix."""
+
+    layer: str = "encoder.layer."  # before its number
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    output: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    up: str = "intermediate.dense"
+    down: str = "output.dense"
+    mlp_norm: str = "output.LayerNorm"
+    position_bias: str = "encoder.relative_attention_bias"
 
 
 @dataclass(frozen=True)
@@ -77,8 +102,9 @@ class EncoderConfig:
     activation: Activation
     vector: VectorConfig
     first_position: int = 0  # of a text's first token
-    num_token_types: int = 1
-    prefix: str = ""  # of the tensors' names in the checkpoint
+    num_token_types: int = 1  # 0: a token has no type
+    num_position_buckets: int = 0  # of distances between tokens, each with a bias of the scores; 0 for no bias
+    names: EncoderNames = EncoderNames()
 
     @property
     def head_dim(self) -> int:
@@ -93,7 +119,7 @@ class EncoderConfig:
     @property
     def vector_size(self) -> int:
         """The dimension of a text's vector."""
-        return self.vector.dense[-1].out_size if self.vector.dense else self.hidden_size
+        return self.vector.size(self.hidden_size)
 
     @property
     def layers(self) -> tuple[None, ...]:

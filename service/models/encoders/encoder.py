@@ -24,6 +24,7 @@ from service.models.interface import LayerGroup, Weights
 from service.models.layer_groups import layer_groups
 
 FLOAT32 = np.dtype(np.float32)
+FARTHEST = 128  # tokens: from here on all distances have one bias; source: the same function as `_by_distance`
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,13 @@ class Encoder:
 
     def embed(self, weights: Weights, tokens: PackedTokens) -> Float[Array, "token hidden"]:
         """Return the sum of the embeddings of tokens, positions and types, normalized."""
-        tables = (
-            ("words", tokens.token_ids),
-            ("positions", tokens.positions + self.config.first_position),
-            ("types", tokens.types),
-        )
+        tables = {
+            "words": tokens.token_ids,
+            "positions": tokens.positions + self.config.first_position,
+            "types": tokens.types,
+        }
         with jax.named_scope("embed"):
-            summed = sum(weights[name][index] for name, index in tables)
+            summed = sum(weights[name][index] for name, index in tables.items() if name in weights)
         return self._norm(weights, "embed_norm", jnp.asarray(summed))
 
     def run_layer_group(
@@ -80,7 +81,10 @@ class Encoder:
         with jax.named_scope("attention"):
             query, key, value = (part.reshape(heads) for part in (query, key, value))
             segments, window = jnp.asarray(inputs.segments), jnp.asarray(inputs.window)
-            attended = segment_attention(query, key, value, segments, window, scale=config.head_dim**-0.5)
+            bias = named.get(f"{prefix}position_bias")
+            by_distance = None if bias is None else _by_distance(bias, len(hidden))
+            scale = config.head_dim**-0.5
+            attended = segment_attention(query, key, value, segments, window, scale=scale, by_distance=by_distance)
         with jax.named_scope("output"):
             return self._dot(attended.reshape(hidden.shape), named[f"{prefix}output"], 2) + named[
                 f"{prefix}output_bias"
@@ -104,3 +108,18 @@ class Encoder:
         inverse = jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + self.config.norm_eps)
         scale, bias = named[name], named[f"{name}_bias"]
         return (centered * inverse).astype(x.dtype) * scale[None] + bias[None]
+
+
+def _by_distance(bias: Float[Array, "bucket head"], num_tokens: int) -> Float[Array, "distance head"]:
+    """Return the bias of each distance of a key from a query, from the farthest before it to the farthest behind it.
+
+    Source: Raffel et al. 2019, arXiv:1910.10683, section 2.1; transformers `models/mpnet/modeling_mpnet.py`
+    (relative_position_bucket). Half of the buckets are for keys behind the query, half of those for one distance each.
+    """
+    distances = np.arange(1 - num_tokens, num_tokens)
+    per_side, ahead = len(bias) // 2, np.abs(distances)
+    exact = per_side // 2
+    share = np.log(np.maximum(ahead, 1).astype(np.float32) / np.float32(exact)) / np.float32(math.log(FARTHEST / exact))
+    far = np.minimum(exact + (share * (per_side - exact)).astype(np.int32), per_side - 1)
+    buckets = np.where(ahead < exact, ahead, far) + (distances > 0) * per_side
+    return bias[buckets]

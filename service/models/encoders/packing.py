@@ -21,6 +21,7 @@ class PackedTexts(NamedTuple):
 
     segments: Int[HostOrDevice, "token"]  # which text each token belongs to; the number of texts for padding
     first: Int[HostOrDevice, "text"]  # token of each text
+    pooled_from: Int[HostOrDevice, "text"]  # the first token of each text that is pooled: after the prompt, or `first`
     last: Int[HostOrDevice, "text"]
 
 

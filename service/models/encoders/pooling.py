@@ -1,6 +1,6 @@
 """Hidden states of packed texts to one vector per text, in float32.
 
-Source: sentence-transformers `models/Pooling.py`, `models/Dense.py` and `models/Normalize.py`.
+Source: sentence-transformers 6.2 `sentence_transformer/modules/pooling.py`, `base/modules/dense.py` and `normalize.py`.
 """
 
 import jax
@@ -20,7 +20,7 @@ def text_vectors(
     weights: Weights, hidden: Float[Array, "token hidden"], texts: PackedTexts, way: VectorConfig
 ) -> Float[Array, "text vector"]:
     """Return each text's vector: pooled, through the dense layers, and of length 1 if the model's are."""
-    vectors = pool(hidden, texts, way.pooling)
+    vectors = pool(hidden, texts, way)
     for index, dense in enumerate(way.dense):
         vectors = vectors @ weights[f"dense.{index}"].astype(jnp.float32).T
         if dense.has_bias:
@@ -33,22 +33,38 @@ def text_vectors(
     return normalize(vectors) if way.is_normalized else vectors
 
 
-def pool(hidden: Float[Array, "token hidden"], texts: PackedTexts, pooling: Pooling) -> Float[Array, "text hidden"]:
+def pool(hidden: Float[Array, "token hidden"], texts: PackedTexts, way: VectorConfig) -> Float[Array, "text pooled"]:
     """Reduce the hidden states of each text; a NaN stays in its own text."""
     wide, num_texts = hidden.astype(jnp.float32), len(texts.first)
+    begin, first, last = (jnp.asarray(places) for places in (texts.first, texts.pooled_from, texts.last))
     segments = jnp.asarray(texts.segments)
-    match pooling:
-        case Pooling.CLS:
-            return wide[texts.first]
-        case Pooling.LAST:
-            return wide[texts.last]
-        case Pooling.MAX:
-            return jax.ops.segment_max(wide, segments, num_texts)
-        case Pooling.MEAN:
-            # A sum by segments and not a product with a mask, in which a NaN would reach every text.
-            sums = jax.ops.segment_sum(wide, segments, num_texts)
-            counts = jnp.asarray(texts.last) - jnp.asarray(texts.first) + 1
-            return sums / counts[:, None].astype(jnp.float32)
+    tokens = jnp.arange(len(segments))
+    if not way.pools_prompts:  # a token of no text's segment is not summed
+        segments = jnp.where(tokens >= first[segments], segments, num_texts)
+
+    # Sums by segments and not products with a mask, in which a NaN would reach every text.
+    def sums(of_tokens: Float[Array, "token _"]) -> Float[Array, "text _"]:
+        return jax.ops.segment_sum(of_tokens, segments, num_texts)
+
+    def pooled(pooling: Pooling) -> Float[Array, "text hidden"]:
+        counts = (last - first + 1)[:, None].astype(jnp.float32)
+        match pooling:
+            case Pooling.CLS:
+                return wide[first]
+            case Pooling.LAST:
+                return wide[last]
+            case Pooling.MAX:
+                return jax.ops.segment_max(wide, segments, num_texts)
+            case Pooling.MEAN:
+                return sums(wide) / counts
+            case Pooling.MEAN_SQRT_LEN:
+                return sums(wide) / jnp.sqrt(counts)
+            case Pooling.WEIGHTED_MEAN:
+                # Positions count from the text's begin, prompt included.
+                weights = (tokens - begin[segments] + 1)[:, None].astype(jnp.float32)
+                return sums(wide * weights) / sums(weights)
+
+    return jnp.concatenate([pooled(pooling) for pooling in way.poolings], axis=-1)
 
 
 def _layer_norm(vectors: Float[Array, "text hidden"], eps: float) -> Float[Array, "text hidden"]:

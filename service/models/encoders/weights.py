@@ -11,17 +11,14 @@ from service.models.encoders.config import EncoderConfig, VectorConfig
 from service.models.encoders.token_heads import HEAD_SIZES
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
-# Of one head, in the order in which the weights are joined.
-QKV = ("query", "key", "value")
-
 
 def encoder_weight_specs(config: EncoderConfig, dtype: np.dtype = FLOAT32) -> tuple[WeightSpec, ...]:
     """Name every weight array of an encoder, in the order of use."""
-    embed, theirs = config.hidden_size, f"{config.prefix}embeddings."
+    embed, theirs = config.hidden_size, "embeddings."
     specs = [
         plain("words", ("vocab", "embed"), (config.vocab_size, embed), f"{theirs}word_embeddings.weight"),
         plain("positions", ("position", "embed"), (config.num_positions, embed), f"{theirs}position_embeddings.weight"),
-        plain("types", ("type", "embed"), (config.num_token_types, embed), f"{theirs}token_type_embeddings.weight"),
+        *(_types(config) if config.num_token_types else ()),
         *_norm("embed_norm", embed, f"{theirs}LayerNorm"),
     ]
     for layer in range(config.num_layers):
@@ -52,14 +49,20 @@ def plain(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str)
     return WeightSpec(name, axes, shape, (TensorSource(tensor, shape=shape, view=shape),))
 
 
+def _types(config: EncoderConfig) -> list[WeightSpec]:
+    shape = (config.num_token_types, config.hidden_size)
+    return [plain("types", ("type", "embed"), shape, "embeddings.token_type_embeddings.weight")]
+
+
 def _attention(config: EncoderConfig, layer: int) -> list[WeightSpec]:
-    embed, heads, dim = config.hidden_size, config.num_heads, config.head_dim
-    ours, theirs = f"layers.{layer}.", f"{config.prefix}encoder.layer.{layer}.attention."
+    embed, heads, dim, names = config.hidden_size, config.num_heads, config.head_dim, config.names
+    ours, theirs = f"layers.{layer}.", f"{names.layer}{layer}."
+    joined = [f"{theirs}{name}" for name in (names.query, names.key, names.value)]
     weights = tuple(
-        TensorSource(f"{theirs}self.{name}.weight", shape=(embed, embed), view=(1, heads, dim, embed)) for name in QKV
+        TensorSource(f"{name}.weight", shape=(embed, embed), view=(1, heads, dim, embed)) for name in joined
     )
-    biases = tuple(TensorSource(f"{theirs}self.{name}.bias", shape=(embed,), view=(1, heads, dim)) for name in QKV)
-    output = f"{theirs}output.dense.weight"
+    biases = tuple(TensorSource(f"{name}.bias", shape=(embed,), view=(1, heads, dim)) for name in joined)
+    output = f"{theirs}{names.output}.weight"
     return [
         WeightSpec(ours + "qkv", ("qkv", "kv_head", "head_dim", "embed"), (3, heads, dim, embed), weights),
         WeightSpec(ours + "qkv_bias", ("qkv", "kv_head", "head_dim"), (3, heads, dim), biases),
@@ -69,20 +72,28 @@ def _attention(config: EncoderConfig, layer: int) -> list[WeightSpec]:
             (embed, heads, dim),
             (TensorSource(output, shape=(embed, embed), view=(embed, heads, dim)),),
         ),
-        plain(ours + "output_bias", ("embed",), (embed,), f"{theirs}output.dense.bias"),
-        *_norm(ours + "attention_norm", embed, f"{theirs}output.LayerNorm"),
+        plain(ours + "output_bias", ("embed",), (embed,), f"{theirs}{names.output}.bias"),
+        *_norm(ours + "attention_norm", embed, f"{theirs}{names.attention_norm}"),
+        *(_position_bias(config, ours) if config.num_position_buckets else ()),
     ]
 
 
+def _position_bias(config: EncoderConfig, ours: str) -> list[WeightSpec]:
+    """Return the table of biases, which all layers share, as an array of a layer: the table is small."""
+    tensor = f"{config.names.position_bias}.weight"
+    shape = (config.num_position_buckets, config.num_heads)
+    return [plain(ours + "position_bias", ("bucket", "kv_head"), shape, tensor)]
+
+
 def _mlp(config: EncoderConfig, layer: int) -> list[WeightSpec]:
-    embed, mlp = config.hidden_size, config.mlp_size
-    ours, theirs = f"layers.{layer}.", f"{config.prefix}encoder.layer.{layer}."
+    embed, mlp, names = config.hidden_size, config.mlp_size, config.names
+    ours, theirs = f"layers.{layer}.", f"{names.layer}{layer}."
     return [
-        plain(ours + "up", ("mlp", "embed"), (mlp, embed), f"{theirs}intermediate.dense.weight"),
-        plain(ours + "up_bias", ("mlp",), (mlp,), f"{theirs}intermediate.dense.bias"),
-        plain(ours + "down", ("embed", "mlp"), (embed, mlp), f"{theirs}output.dense.weight"),
-        plain(ours + "down_bias", ("embed",), (embed,), f"{theirs}output.dense.bias"),
-        *_norm(ours + "mlp_norm", embed, f"{theirs}output.LayerNorm"),
+        plain(ours + "up", ("mlp", "embed"), (mlp, embed), f"{theirs}{names.up}.weight"),
+        plain(ours + "up_bias", ("mlp",), (mlp,), f"{theirs}{names.up}.bias"),
+        plain(ours + "down", ("embed", "mlp"), (embed, mlp), f"{theirs}{names.down}.weight"),
+        plain(ours + "down_bias", ("embed",), (embed,), f"{theirs}{names.down}.bias"),
+        *_norm(ours + "mlp_norm", embed, f"{theirs}{names.mlp_norm}"),
     ]
 
 

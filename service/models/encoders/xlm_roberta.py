@@ -1,4 +1,4 @@
-"""XLM-RoBERTa and RoBERTa: bge-m3, multilingual-e5, bge-reranker.
+"""XLM-RoBERTa, RoBERTa and CamemBERT: bge-m3, multilingual-e5, bge-reranker.
 
 They are BERT with other names of classes, and with positions that begin after the id of the padding token.
 Source: Liu et al. 2019, arXiv:1907.11692; Conneau et al. 2020, arXiv:1911.02116; transformers
@@ -13,10 +13,12 @@ DEFAULT_PADDING_ID = 1
 
 
 def read_config(config: HubConfig, vector: VectorConfig) -> EncoderConfig:
-    """Read a `config.json` of model_type `xlm-roberta` or `roberta`.
+    """Read a `config.json` of model_type `xlm-roberta`, `roberta` or `camembert`.
 
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
-    padding_id = config.optional_int("pad_token_id", DEFAULT_PADDING_ID)
+    stated = config.values.get("pad_token_id")
+    is_zero = type(stated) is int and stated == 0
+    padding_id = 0 if is_zero else config.optional_int("pad_token_id", DEFAULT_PADDING_ID)
     return read_bert(config, vector, first_position=padding_id + 1)

@@ -17,30 +17,18 @@ NAMES = replace(
     gate_up=("mlp.up_proj",),
     activation="mlp.act_fn",
 )
-# Source: transformers `models/apertus/configuration_apertus.py`
-ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 12_000_000.0,
-    "factor": 8.0,
-    "original_max_position_embeddings": 8192,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-}
 
 
 def read_config(config: HubConfig) -> DecoderConfig:
     """Read a `config.json` of model_type `apertus`."""
-    if not config.values.get("rope_parameters") and not config.values.get("rope_scaling"):
-        config = replace(config, values={**config.values, "rope_parameters": ROPE})
     has_bias = config.flag("attention_bias")
     attention = read_attention(
         config,
-        default_theta=12_000_000.0,
         has_bias=has_bias,
         has_output_bias=has_bias,
         qk_norm=read_norm(config),
     )
-    is_learned = config.values.get("hidden_act") in (None, "xielu")
+    is_learned = config.values["hidden_act"] == "xielu"
     activation = Activation.XIELU if is_learned else config.activation("hidden_act")
     feed_forward = FeedForward(config.required_int("intermediate_size"), activation, is_gated=False)
     return read_decoder(config, pre_norm_layers(config, attention, feed_forward), NAMES)

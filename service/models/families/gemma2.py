@@ -29,13 +29,13 @@ def read_config(config: HubConfig) -> DecoderConfig:
     num_layers = config.required_int("num_hidden_layers")
     full = gemma_attention(
         config,
-        scale=config.optional_int("query_pre_attn_scalar", 256) ** -0.5,
-        soft_cap=_cap(config, "attn_logit_softcapping", 50.0),
+        scale=config.number("query_pre_attn_scalar") ** -0.5,
+        soft_cap=config.optional_number("attn_logit_softcapping"),
     )
-    sliding = replace(full, window=config.optional_int("sliding_window", 4096))
+    sliding = replace(full, window=config.int_or_none("sliding_window"))
     kinds = read_layer_kinds(config, [FULL if layer % 2 else SLIDING for layer in range(num_layers)])
     layers = four_norm_layers(config, [sliding if kind == SLIDING else full for kind in kinds])
-    cap = _cap(config, "final_logit_softcapping", 30.0)
+    cap = config.optional_number("final_logit_softcapping")
     return read_gemma(config, layers, FOUR_NORM_NAMES, logits_soft_cap=cap)
 
 
@@ -43,8 +43,3 @@ def four_norm_layers(config: HubConfig, attentions: Sequence[Attention]) -> list
     """Return layers with norms before and after both branches."""
     norm, feed_forward = gemma_norm(config), gemma_feed_forward(config, "hidden_activation")
     return [Layer(attention, feed_forward, norm, norm, norm, norm) for attention in attentions]
-
-
-def _cap(config: HubConfig, key: str, default: float) -> float | None:
-    """Return a soft cap: the family's where the key is absent, and none where it is null."""
-    return config.optional_number(key) if key in config.values else default

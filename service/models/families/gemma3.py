@@ -12,23 +12,13 @@ from dataclasses import replace
 from service.models.config import HubConfig
 from service.models.description import DecoderConfig, ImageEncoder
 from service.models.families import gemma, gemma3_text, siglip
+from service.models.families.hub_keys import resolved_part
 
 # As files of today name the tensors, without `model.`; see `bare_name` for others.
 TEXT_NAMES = replace(gemma3_text.NAMES, prefix="language_model.")
 VISION_NAMES = replace(siglip.NAMES, prefix="vision_tower.")
 PROJECTION = "multi_modal_projector.mm_input_projection_weight"
 MEAN_NORM = "multi_modal_projector.mm_soft_emb_norm"
-# What files leave out. Source: transformers `configuration_gemma3.py` (Gemma3TextConfig)
-TEXT_DEFAULTS = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": gemma.HEAD_DIM,
-    "max_position_embeddings": 131_072,
-}
 
 
 def read_config(config: HubConfig) -> DecoderConfig:
@@ -38,8 +28,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
     config.refuse_unless("quantization_config")
-    text = config.part("text_config").with_defaults(TEXT_DEFAULTS)
-    text.refuse_unless("model_type", "gemma3_text")
+    text = resolved_part(config, "text_config")
     text.refuse_unless("final_logit_softcapping")  # which the model with images ignores
     encoder = _encoder(config, text)
     decoder = gemma3_text.read_config(text)
@@ -49,24 +38,19 @@ def read_config(config: HubConfig) -> DecoderConfig:
             f"sliding_window = {min(windows)} is less than the {encoder.num_rows} tokens of an image, whose first one "
             "would be outside the window of its last."
         )
-    is_tied = config.flag("tie_word_embeddings", default=decoder.has_tied_embeddings)
+    is_tied = config.flag("tie_word_embeddings")
     return replace(decoder, model_type="gemma3", names=TEXT_NAMES, has_tied_embeddings=is_tied, image_encoder=encoder)
 
 
 def _encoder(config: HubConfig, text: HubConfig) -> ImageEncoder:
-    vision = config.part("vision_config").with_defaults(siglip.DEFAULTS)
-    vision.refuse_unless("model_type", "siglip_vision_model")
-    num_rows = config.optional_int("mm_tokens_per_image", 256)
+    vision = resolved_part(config, "vision_config")
+    num_rows = config.required_int("mm_tokens_per_image")
     num_patches, edge = vision.required_int("image_size") // vision.required_int("patch_size"), math.isqrt(num_rows)
     if edge**2 != num_rows or num_patches == 0 or num_patches % edge:
         raise config.refuse(
             f"mm_tokens_per_image = {num_rows} is not the square of a divisor of the {num_patches} patches of an edge."
         )
-    # What a file calls a token, by the age of the file.
-    ids = {
-        name: config.optional_int(f"{name}_token_index", config.optional_int(f"{name}_token_id", default))
-        for name, default in (("boi", 255_999), ("eoi", 256_000), ("image", 262_144))
-    }
+    ids = {name: config.required_int(f"{name}_token_index") for name in ("boi", "eoi", "image")}
     return siglip.read_siglip(
         vision,
         merge_size=num_patches // edge,

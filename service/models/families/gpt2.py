@@ -6,7 +6,6 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 
 from service.models.config import HubConfig
 from service.models.description import (
-    Activation,
     Attention,
     DecoderConfig,
     FeedForward,
@@ -43,12 +42,12 @@ def read_config(config: HubConfig) -> DecoderConfig:
     if hidden_size % num_heads:
         raise config.refuse(f"n_embd = {hidden_size} is not a multiple of n_head = {num_heads}.")
     head_dim, context_len = hidden_size // num_heads, config.required_int("n_positions")
-    scale = head_dim**-0.5 if config.flag("scale_attn_weights", default=True) else 1.0
+    scale = head_dim**-0.5 if config.flag("scale_attn_weights") else 1.0
     is_scaled_by_layer = config.flag("scale_attn_by_inverse_layer_idx")
-    norm = Norm(config.number("layer_norm_epsilon", 1e-5), NormKind.LAYER, is_scaled_wide=True, has_bias=True)
+    norm = Norm(config.number("layer_norm_epsilon"), NormKind.LAYER, is_scaled_wide=True, has_bias=True)
     feed_forward = FeedForward(
         config.optional_int("n_inner", 4 * hidden_size),
-        config.activation("activation_function", Activation.GELU_TANH),
+        config.activation("activation_function"),
         is_gated=False,
         has_bias=True,
     )
@@ -71,7 +70,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
         context_len=context_len,
         layers=tuple(Layer(attention, feed_forward, norm, norm) for attention in attentions),
         final_norm=norm,
-        has_tied_embeddings=config.flag("tie_word_embeddings", default=True),
+        has_tied_embeddings=config.flag("tie_word_embeddings"),
         names=NAMES,
         num_positions=context_len,
     )

@@ -19,11 +19,7 @@ NAMES = replace(
     expert_down="mlp.experts.down_proj",
     has_transposed_experts=True,
 )
-THETA, HEAD_DIM, WINDOW, SWIGLU_LIMIT = 150_000.0, 64, 128, 7.0
-YARN = {
-    **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
-    **{"original_max_position_embeddings": 4096},
-}
+SWIGLU_ALPHA, SWIGLU_LIMIT = 1.702, 7.0
 
 
 def read_config(config: HubConfig) -> DecoderConfig:
@@ -33,28 +29,19 @@ def read_config(config: HubConfig) -> DecoderConfig:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
     config.refuse_unless("hidden_act", "silu")
+    config.refuse_unless("swiglu_alpha", SWIGLU_ALPHA)
     config.refuse_unless("swiglu_limit", SWIGLU_LIMIT)
-    if not (config.values.get("rope_parameters") or config.values.get("rope_scaling")):
-        config = replace(config, values={**config.values, "rope_scaling": YARN})
-    has_bias, num_layers = config.flag("attention_bias", default=True), config.required_int("num_hidden_layers")
-    full = read_attention(
-        config,
-        default_head_dim=HEAD_DIM,
-        default_theta=THETA,
-        has_bias=has_bias,
-        has_output_bias=has_bias,
-        has_sinks=True,
-    )
-    sliding = replace(full, window=config.optional_int("sliding_window", WINDOW))
-    count = "num_experts" if config.values.get("num_local_experts") is None else "num_local_experts"
+    has_bias, num_layers = config.flag("attention_bias"), config.required_int("num_hidden_layers")
+    full = read_attention(config, has_bias=has_bias, has_output_bias=has_bias, has_sinks=True)
+    sliding = replace(full, window=config.int_or_none("sliding_window"))
     experts = Experts(
-        config.required_int(count),
-        config.at_most("num_experts_per_tok", count),
+        config.required_int("num_local_experts"),
+        config.at_most("num_experts_per_tok", "num_local_experts"),
         FeedForward(config.required_int("intermediate_size"), Activation.CLAMPED_SWIGLU, has_bias=True),
         bias=RouterBias.BOTH,
         is_interleaved=True,
     )
-    norm = Norm(config.number("rms_norm_eps", 1e-5), is_scaled_wide=True)
+    norm = Norm(config.number("rms_norm_eps"), is_scaled_wide=True)
     kinds = read_layer_kinds(config, [FULL if layer % 2 else SLIDING for layer in range(num_layers)])
     layers = [Layer(sliding if kind == SLIDING else full, experts, norm, norm) for kind in kinds]
     return read_decoder(config, layers, NAMES, final_norm=norm)

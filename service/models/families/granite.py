@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from service.models.config import HubConfig
 from service.models.description import Attention, DecoderConfig, Experts, FeedForward, TensorNames
+from service.models.families.layer_kinds import FORMER_KINDS, FULL
 from service.models.families.llama import NAMES, pre_norm_layers, read_attention, read_decoder, read_feed_forward
 
 MOE_NAMES = replace(
@@ -27,7 +28,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
     """
     has_bias = config.flag("attention_bias")
     attention = read_attention(
-        config, has_bias=has_bias, has_output_bias=has_bias, scale=config.number("attention_multiplier", 1.0)
+        config, has_bias=has_bias, has_output_bias=has_bias, scale=config.number("attention_multiplier")
     )
     if config.values["model_type"] == "granitemoehybrid":
         attention, feed_forward = _dense_hybrid(config, attention)
@@ -37,34 +38,33 @@ def read_config(config: HubConfig) -> DecoderConfig:
             config.required_int("num_local_experts"),
             config.at_most("num_experts_per_tok", "num_local_experts"),
         )
-        expert = replace(read_feed_forward(config), has_bias=False)
-        return _multiplied(config, attention, Experts(count, top_k, expert), MOE_NAMES)
-    return _multiplied(config, attention, read_feed_forward(config), NAMES)
+        return _multiplied(config, attention, Experts(count, top_k, read_feed_forward(config)), MOE_NAMES)
+    return _multiplied(config, attention, read_feed_forward(config, has_bias=config.flag("mlp_bias")), NAMES)
 
 
 def _multiplied(
     config: HubConfig, attention: Attention, feed_forward: FeedForward | Experts, names: TensorNames
 ) -> DecoderConfig:
-    residual = config.number("residual_multiplier", 1.0)
+    residual = config.number("residual_multiplier")
     layers = pre_norm_layers(config, attention, feed_forward)
     return read_decoder(
         config,
         [replace(layer, residual_multiplier=residual) for layer in layers],
         names,
-        embed_multiplier=config.number("embedding_multiplier", 1.0),
-        logits_multiplier=1 / config.number("logits_scaling", 1.0),
+        embed_multiplier=config.number("embedding_multiplier"),
+        logits_multiplier=1 / config.number("logits_scaling"),
     )
 
 
 def _dense_hybrid(config: HubConfig, attention: Attention) -> tuple[Attention, FeedForward]:
     """Read a hybrid whose layers are all attention, and which has no experts."""
-    if config.values.get("num_local_experts", 8) != 0:
+    if config.values["num_local_experts"] != 0:
         raise config.refuse("num_local_experts must be 0: of granitemoehybrid only the dense models are served.")
-    kinds = config.values.get("layer_types") or config.values.get("layers_block_type") or ["mamba"]
-    if set(kinds) != {"attention"} or len(kinds) != config.required_int("num_hidden_layers"):
+    kinds = [FORMER_KINDS.get(kind, kind) for kind in config.values["layer_types"] or ["mamba"]]
+    if set(kinds) != {FULL} or len(kinds) != config.required_int("num_hidden_layers"):
         raise config.refuse("layer_types must name attention for each layer; Mamba's layers are not served.")
     config.refuse_unless("position_embedding_type", "rope", "nope")
     if config.values.get("position_embedding_type") != "rope":
         attention = replace(attention, rotation=None)
-    size = config.optional_int("shared_intermediate_size", 1024)
+    size = config.required_int("shared_intermediate_size")
     return attention, FeedForward(size, config.activation("hidden_act"))

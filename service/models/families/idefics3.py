@@ -9,12 +9,11 @@ from dataclasses import replace
 from service.models.config import HubConfig
 from service.models.description import DecoderConfig, ImageEncoder
 from service.models.families import llama, siglip
+from service.models.families.hub_keys import resolved_part
 
 TEXT_NAMES = replace(llama.NAMES, prefix="model.text_model.")
 VISION_NAMES = replace(siglip.NAMES, prefix="model.vision_model.")
 PROJECTION = "model.connector.modality_projection.proj.weight"
-# What files leave out. Source: transformers `configuration_idefics3.py` (Idefics3VisionConfig)
-VISION_DEFAULTS = {**siglip.DEFAULTS, "hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
 
 
 def read_config(config: HubConfig) -> DecoderConfig:
@@ -24,11 +23,10 @@ def read_config(config: HubConfig) -> DecoderConfig:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
     config.refuse_unless("quantization_config")
-    text = config.part("text_config")
-    text.refuse_unless("model_type", "llama")  # which is the default
+    text = resolved_part(config, "text_config")
     has_bias = text.flag("attention_bias")
     attention = llama.read_attention(text, has_bias=has_bias, has_output_bias=has_bias)
-    layers = llama.pre_norm_layers(text, attention, llama.read_feed_forward(text))
+    layers = llama.pre_norm_layers(text, attention, llama.read_feed_forward(text, has_bias=text.flag("mlp_bias")))
     decoder = llama.read_decoder(
         text, layers, TEXT_NAMES, has_tied_embeddings=config.flag("tie_word_embeddings"), image_encoder=_encoder(config)
     )
@@ -37,8 +35,8 @@ def read_config(config: HubConfig) -> DecoderConfig:
 
 def _encoder(config: HubConfig) -> ImageEncoder:
     encoder = siglip.read_siglip(
-        config.part("vision_config").with_defaults(VISION_DEFAULTS),
-        merge_size=config.optional_int("scale_factor", 2),
+        resolved_part(config, "vision_config"),
+        merge_size=config.required_int("scale_factor"),
         names=VISION_NAMES,
         projection=PROJECTION,
         token_id=config.required_int("image_token_id"),

@@ -9,8 +9,8 @@ from typing import Any
 
 from service.models.config import HubConfig
 from service.models.description import Attention, DecoderConfig, Experts, FeedForward, Layer, Norm, TensorNames
+from service.models.families.rope_parameters import read_rope
 from service.models.quantization_config import read_layer_storage
-from service.models.rope import RopeConfig, longrope_context
 
 NAMES = TensorNames(
     prefix="model.",
@@ -29,18 +29,15 @@ def read_config(config: HubConfig) -> DecoderConfig:
     """Read a `config.json` of model_type `llama`."""
     has_bias = config.flag("attention_bias")
     attention = read_attention(config, has_bias=has_bias, has_output_bias=has_bias)
-    return read_decoder(config, pre_norm_layers(config, attention, read_feed_forward(config)))
+    feed_forward = read_feed_forward(config, has_bias=config.flag("mlp_bias"))
+    return read_decoder(config, pre_norm_layers(config, attention, feed_forward))
 
 
-def read_attention(
-    config: HubConfig, *, default_head_dim: int | None = None, default_theta: float = 10_000.0, **options: Any
-) -> Attention:
+def read_attention(config: HubConfig, **options: Any) -> Attention:
     """Read the heads and the rotation.
 
     Args:
-        config: the configuration.
-        default_head_dim: the family's width of heads in files without it; None for equal parts of the hidden size.
-        default_theta: the family's base of the rotation in files without it.
+        config: the configuration, with the defaults of its family.
         options: further fields of the description.
 
     Raises:
@@ -52,40 +49,28 @@ def read_attention(
         raise config.refuse(
             f"num_attention_heads = {num_heads} is not a multiple of num_key_value_heads = {num_kv_heads}."
         )
-    has_no_width = config.values.get("head_dim") is None and default_head_dim is None
-    if has_no_width and hidden_size % num_heads:
+    if config.values.get("head_dim") is None and hidden_size % num_heads:
         raise config.refuse(
             f"hidden_size = {hidden_size} is not a multiple of num_attention_heads = {num_heads}; set head_dim."
         )
-    head_dim = config.optional_int("head_dim", default_head_dim or hidden_size // num_heads)
+    head_dim = config.optional_int("head_dim", hidden_size // num_heads)
     if "rotation" not in options:
-        options["rotation"] = RopeConfig.from_hub(
-            config.uri,
-            config.values,
-            head_dim=head_dim,
-            context_len=config.required_int("max_position_embeddings"),
-            default_theta=default_theta,
-            max_model_len=config.max_model_len,
-        )
+        options["rotation"] = read_rope(config, head_dim=head_dim)
     return Attention(num_heads, num_kv_heads, head_dim, **{"scale": head_dim**-0.5} | options)
 
 
-def read_feed_forward(config: HubConfig) -> FeedForward:
+def read_feed_forward(config: HubConfig, *, has_bias: bool = False) -> FeedForward:
     """Read a gated feed-forward.
 
     Raises:
         UnsupportedModel: a value is missing or malformed, or the activation is not served.
     """
-    return FeedForward(
-        config.required_int("intermediate_size"),
-        config.activation("hidden_act"),
-        has_bias=config.flag("mlp_bias"),
-    )
+    return FeedForward(config.required_int("intermediate_size"), config.activation("hidden_act"), has_bias=has_bias)
 
 
-def read_norm(config: HubConfig, default_eps: float = 1e-6) -> Norm:
+def read_norm(config: HubConfig) -> Norm:
     """Read the RMS norm that all layers have."""
-    return Norm(config.number("rms_norm_eps", default_eps))
+    return Norm(config.number("rms_norm_eps"))
 
 
 def pre_norm_layers(
@@ -111,13 +96,12 @@ def read_decoder(
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
-    config.refuse_unless("pretraining_tp", 1)
     given = {"final_norm": read_norm(config), "has_tied_embeddings": config.flag("tie_word_embeddings")} | options
     return DecoderConfig(
         model_type=str(config.values.get("model_type")),
         vocab_size=config.required_int("vocab_size"),
         hidden_size=config.required_int("hidden_size"),
-        context_len=_context_len(config),
+        context_len=_context_len(config, layers),
         layers=tuple(layers),
         names=names,
         layer_storage=read_layer_storage(config.uri, config.values),
@@ -125,10 +109,10 @@ def read_decoder(
     )
 
 
-def _context_len(config: HubConfig) -> int:
+def _context_len(config: HubConfig, layers: Sequence[Layer]) -> int:
     """Return the longest text: with LongRoPE the original context, unless the operator asks for more."""
+    rotations = [layer.attention.rotation for layer in layers]
+    originals = [rope.original_context_len for rope in rotations if rope is not None and rope.scaling == "longrope"]
     claimed = config.required_int("max_position_embeddings")
-    original = longrope_context(config.values, claimed)
-    if original is None or (config.max_model_len or 0) > original:
-        return claimed
-    return min(original, claimed)
+    short = [original for original in originals if (config.max_model_len or 0) <= original]
+    return min([claimed, *short])

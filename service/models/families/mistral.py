@@ -3,11 +3,8 @@
 Source: Jiang et al. 2023, arXiv:2310.06825.
 """
 
-from dataclasses import replace
-
 from service.models.config import HubConfig
 from service.models.description import DecoderConfig
-from service.models.families.layer_kinds import read_windows
 from service.models.families.llama import (
     pre_norm_layers,
     read_attention,
@@ -18,6 +15,5 @@ from service.models.families.llama import (
 
 def read_config(config: HubConfig) -> DecoderConfig:
     """Read a `config.json` of model_type `mistral`; a null `sliding_window` means no window."""
-    attention = read_attention(config)
-    layers = [replace(attention, window=window) for window in read_windows(config)]
-    return read_decoder(config, pre_norm_layers(config, layers, read_feed_forward(config)))
+    attention = read_attention(config, window=config.int_or_none("sliding_window"))
+    return read_decoder(config, pre_norm_layers(config, attention, read_feed_forward(config)))

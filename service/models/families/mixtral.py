@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from service.models.config import HubConfig
 from service.models.description import DecoderConfig, Experts
-from service.models.families.layer_kinds import read_windows
 from service.models.families.llama import NAMES, pre_norm_layers, read_attention, read_decoder, read_feed_forward
 
 MIXTRAL_NAMES = replace(
@@ -24,10 +23,10 @@ def read_config(config: HubConfig) -> DecoderConfig:
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for more experts than there are.
     """
-    attention = read_attention(config, default_theta=1_000_000.0)
-    layers = [replace(attention, window=window) for window in read_windows(config)]
-    expert = replace(read_feed_forward(config), has_bias=False)
+    attention = read_attention(config, window=config.int_or_none("sliding_window"))
     experts = Experts(
-        config.required_int("num_local_experts"), config.at_most("num_experts_per_tok", "num_local_experts"), expert
+        config.required_int("num_local_experts"),
+        config.at_most("num_experts_per_tok", "num_local_experts"),
+        read_feed_forward(config),
     )
-    return read_decoder(config, pre_norm_layers(config, layers, experts), MIXTRAL_NAMES)
+    return read_decoder(config, pre_norm_layers(config, attention, experts), MIXTRAL_NAMES)

@@ -10,6 +10,7 @@ from service.models.config import HubConfig
 from service.models.description import DecoderConfig, Layer, Norm
 from service.models.families.layer_kinds import FULL, SLIDING, read_layer_kinds
 from service.models.families.llama import NAMES, read_attention, read_decoder, read_feed_forward
+from service.models.families.rope_parameters import read_ropes
 
 POST_NORM_NAMES = replace(
     NAMES,
@@ -27,13 +28,23 @@ def read_config(config: HubConfig) -> DecoderConfig:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
     config.refuse_unless("clip_qkv")
-    norm, has_bias = Norm(config.number("rms_norm_eps", 1e-5), is_scaled_wide=True), config.flag("attention_bias")
-    full = read_attention(config, has_bias=has_bias, has_output_bias=has_bias, qk_norm=norm, is_qk_norm_whole=True)
+    norm, has_bias = Norm(config.number("rms_norm_eps"), is_scaled_wide=True), config.flag("attention_bias")
+    has_kinds = config.values["model_type"] == "olmo3"
+    full = read_attention(
+        config,
+        has_bias=has_bias,
+        has_output_bias=has_bias,
+        qk_norm=norm,
+        is_qk_norm_whole=True,
+        **({"rotation": None} if has_kinds else {}),
+    )
     attentions = [full] * config.required_int("num_hidden_layers")
-    if config.values["model_type"] == "olmo3":
-        sliding = replace(full, window=config.optional_int("sliding_window", 4096))
+    if has_kinds:
+        ropes = read_ropes(config, head_dim=full.head_dim)
+        full = replace(full, rotation=ropes[FULL])
+        sliding = replace(full, window=config.int_or_none("sliding_window"), rotation=ropes[SLIDING])
         rule = [SLIDING if (layer + 1) % 4 else FULL for layer in range(len(attentions))]
         attentions = [sliding if kind == SLIDING else full for kind in read_layer_kinds(config, rule)]
-    feed_forward = replace(read_feed_forward(config), has_bias=False)
+    feed_forward = read_feed_forward(config)
     layers = [Layer(attention, feed_forward, None, None, norm, norm) for attention in attentions]
     return read_decoder(config, layers, POST_NORM_NAMES, final_norm=norm)

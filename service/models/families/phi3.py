@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from service.models.config import HubConfig
 from service.models.description import DecoderConfig
-from service.models.families.layer_kinds import read_windows
 from service.models.families.llama import (
     NAMES,
     pre_norm_layers,
@@ -21,7 +20,5 @@ FUSED_NAMES = replace(NAMES, qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_
 
 def read_config(config: HubConfig) -> DecoderConfig:
     """Read a `config.json` of model_type `phi3`."""
-    attention = read_attention(config)
-    layers = [replace(attention, window=window) for window in read_windows(config)]
-    feed_forward = replace(read_feed_forward(config), has_bias=False)
-    return read_decoder(config, pre_norm_layers(config, layers, feed_forward), FUSED_NAMES)
+    attention = read_attention(config, window=config.int_or_none("sliding_window"))
+    return read_decoder(config, pre_norm_layers(config, attention, read_feed_forward(config)), FUSED_NAMES)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from service.models.config import HubConfig
 from service.models.description import Attention, DecoderConfig
-from service.models.families.layer_kinds import read_windows
+from service.models.families.layer_kinds import FULL, SLIDING, read_layer_kinds
 from service.models.families.llama import (
     pre_norm_layers,
     read_attention,
@@ -23,12 +23,16 @@ def read_config(config: HubConfig) -> DecoderConfig:
 
 
 def with_qwen_windows(config: HubConfig, attention: Attention) -> list[Attention]:
-    """Return each layer's attention: with a window from `max_window_layers` on, and only if `use_sliding_window`.
+    """Return each layer's attention: with a window by `layer_types`, or from `max_window_layers` on.
+
+    No layer has one unless `use_sliding_window` is set.
 
     Raises:
         UnsupportedModel: a value is malformed.
     """
-    if not config.flag("use_sliding_window"):
-        return [attention] * config.required_int("num_hidden_layers")
-    windows = read_windows(config, first_layer=int(config.values.get("max_window_layers", 28)))
-    return [replace(attention, window=window) for window in windows]
+    num_layers, first = config.required_int("num_hidden_layers"), config.values["max_window_layers"]
+    if type(first) is not int or first < 0:
+        raise config.refuse(f"max_window_layers is {first!r}, which should be an integer from 0 on.")
+    window = config.int_or_none("sliding_window") if config.flag("use_sliding_window") else None
+    kinds = read_layer_kinds(config, [SLIDING if layer >= first else FULL for layer in range(num_layers)])
+    return [replace(attention, window=window if kind == SLIDING else None) for kind in kinds]

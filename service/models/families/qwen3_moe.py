@@ -8,7 +8,6 @@ from dataclasses import replace
 from service.models.config import HubConfig
 from service.models.description import DecoderConfig, Experts, FeedForward
 from service.models.families.llama import pre_norm_layers, read_attention, read_decoder, read_feed_forward, read_norm
-from service.models.families.qwen2 import with_qwen_windows
 from service.models.families.qwen3 import QK_NORM_NAMES
 
 QWEN_MOE_NAMES = replace(
@@ -26,9 +25,15 @@ def read_config(config: HubConfig) -> DecoderConfig:
         UnsupportedModel: a value is missing, malformed, or asks for more experts than there are.
     """
     has_bias = config.flag("attention_bias")
-    attention = read_attention(config, has_bias=has_bias, has_output_bias=has_bias, qk_norm=read_norm(config))
-    dense, experts = replace(read_feed_forward(config), has_bias=False), read_experts(config)
-    layers = pre_norm_layers(config, with_qwen_windows(config, attention), experts)
+    attention = read_attention(
+        config,
+        has_bias=has_bias,
+        has_output_bias=has_bias,
+        qk_norm=read_norm(config),
+        window=config.int_or_none("sliding_window") if config.flag("use_sliding_window") else None,
+    )
+    dense, experts = read_feed_forward(config), read_experts(config)
+    layers = pre_norm_layers(config, attention, experts)
     are_dense = _dense_layers(config)
     return read_decoder(
         config,
@@ -43,10 +48,9 @@ def read_experts(config: HubConfig) -> Experts:
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for more experts than there are.
     """
-    count = "num_experts" if config.values.get("num_local_experts") is None else "num_local_experts"
     return Experts(
-        config.required_int(count),
-        config.at_most("num_experts_per_tok", count),
+        config.required_int("num_experts"),
+        config.at_most("num_experts_per_tok", "num_experts"),
         FeedForward(config.required_int("moe_intermediate_size"), config.activation("hidden_act")),
         weight_sum=1.0 if config.flag("norm_topk_prob") else None,
     )
@@ -54,7 +58,7 @@ def read_experts(config: HubConfig) -> Experts:
 
 def _dense_layers(config: HubConfig) -> set[int]:
     """Return the layers without experts."""
-    num_layers, step = config.required_int("num_hidden_layers"), config.optional_int("decoder_sparse_step", 1)
+    num_layers, step = config.required_int("num_hidden_layers"), config.required_int("decoder_sparse_step")
     named = config.values.get("mlp_only_layers") or []
     if not isinstance(named, list) or not set(range(num_layers)).issuperset(named):
         raise config.refuse(f"mlp_only_layers must hold numbers of layers below {num_layers}.")

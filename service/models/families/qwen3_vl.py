@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from service.models.config import HubConfig
 from service.models.description import (
-    Activation,
     Attention,
     DecoderConfig,
     FeedForward,
@@ -19,7 +18,7 @@ from service.models.description import (
     TensorNames,
 )
 from service.models.families import llama, qwen3
-from service.models.families.qwen2 import with_qwen_windows
+from service.models.families.hub_keys import resolved_part
 from service.models.quantization_config import read_layer_storage
 
 TEXT_NAMES = replace(qwen3.QK_NORM_NAMES, prefix="model.language_model.")
@@ -37,8 +36,6 @@ VISION_NAMES = TensorNames(
     down="mlp.linear_fc2",
 )
 NORM = Norm(1e-6, NormKind.LAYER, is_scaled_wide=True, has_bias=True)
-THETA = 10_000.0  # of the encoder's rotation
-TAPS = (5, 11, 17)  # unless the file names others
 
 
 def read_config(config: HubConfig) -> DecoderConfig:
@@ -47,11 +44,10 @@ def read_config(config: HubConfig) -> DecoderConfig:
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
-    text = config.part("text_config")
-    attention = llama.read_attention(text, default_head_dim=128, default_theta=500_000.0, qk_norm=llama.read_norm(text))
-    if attention.rotation is None or not attention.rotation.sections:
-        raise config.refuse("text_config has no mrope_section in its rope_scaling.")
-    layers = llama.pre_norm_layers(text, with_qwen_windows(text, attention), llama.read_feed_forward(text))
+    text = resolved_part(config, "text_config")
+    has_bias = text.flag("attention_bias")
+    attention = llama.read_attention(text, has_bias=has_bias, has_output_bias=has_bias, qk_norm=llama.read_norm(text))
+    layers = llama.pre_norm_layers(text, attention, llama.read_feed_forward(text))
     decoder = llama.read_decoder(
         text, layers, TEXT_NAMES, has_tied_embeddings=config.flag("tie_word_embeddings"), image_encoder=_encoder(config)
     )
@@ -59,11 +55,11 @@ def read_config(config: HubConfig) -> DecoderConfig:
 
 
 def _encoder(config: HubConfig) -> PatchEncoder:
-    vision = config.part("vision_config")
+    vision, hidden = resolved_part(config, "vision_config"), resolved_part(config, "text_config")
     vision.refuse_unless("in_channels", 3)
-    vision.refuse_unless("out_hidden_size", config.part("text_config").required_int("hidden_size"))
-    hidden_size, num_heads = vision.optional_int("hidden_size", 1152), vision.optional_int("num_heads", 16)
-    num_positions = math.isqrt(vision.optional_int("num_position_embeddings", 2304))
+    vision.refuse_unless("out_hidden_size", hidden.required_int("hidden_size"))
+    hidden_size, num_heads = vision.required_int("hidden_size"), vision.required_int("num_heads")
+    num_positions = math.isqrt(vision.required_int("num_position_embeddings"))
     if hidden_size % (4 * num_heads):
         raise config.refuse(f"hidden_size = {hidden_size} has no quarters for num_heads = {num_heads}.")
     head_dim = hidden_size // num_heads
@@ -76,24 +72,29 @@ def _encoder(config: HubConfig) -> PatchEncoder:
         has_bias=True,
         has_output_bias=True,
     )
-    activation = vision.activation("hidden_act", Activation.GELU_TANH)
-    feed_forward = FeedForward(
-        vision.optional_int("intermediate_size", 4304), activation, is_gated=False, has_bias=True
-    )
-    num_layers = vision.optional_int("depth", 27)
-    taps = tuple(vision.values.get("deepstack_visual_indexes") or TAPS)
+    activation = vision.activation("hidden_act")
+    feed_forward = FeedForward(vision.required_int("intermediate_size"), activation, is_gated=False, has_bias=True)
+    num_layers = vision.required_int("depth")
+    taps = tuple(vision.values["deepstack_visual_indexes"])
     if sorted(set(taps)) != list(taps) or not all(type(tap) is int and 0 <= tap < num_layers for tap in taps):
         raise config.refuse(f"deepstack_visual_indexes = {list(taps)!r} are not layers in order.")
     return PatchEncoder(
-        patch_size=vision.optional_int("patch_size", 16),
-        merge_size=vision.optional_int("spatial_merge_size", 2),
-        num_frames=vision.optional_int("temporal_patch_size", 2),
+        patch_size=vision.required_int("patch_size"),
+        merge_size=vision.required_int("spatial_merge_size"),
+        num_frames=vision.required_int("temporal_patch_size"),
         hidden_size=hidden_size,
         layers=(Layer(attention, feed_forward, NORM, NORM),) * num_layers,
         num_positions=num_positions,
-        theta=THETA,
+        theta=_theta(vision),
         norm=NORM,
         taps=taps,
         names=VISION_NAMES,
         token_id=config.required_int("image_token_id"),
     )
+
+
+def _theta(vision: HubConfig) -> float:
+    """Return the base of the encoder's rotation by row and column."""
+    rope = vision.part("rope_parameters")
+    rope.refuse_unless("rope_type", "axial", "default")
+    return rope.number("rope_theta", vision.number("rope_theta", 10_000.0))

@@ -7,7 +7,6 @@ from typing import Any
 
 from service.models.config import HubConfig
 from service.models.description import (
-    Activation,
     Attention,
     FeedForward,
     ImageEncoder,
@@ -30,19 +29,10 @@ NAMES = TensorNames(
     gate_up=("mlp.fc1",),
     down="mlp.fc2",
 )
-# Source: transformers `configuration_siglip.py` (SiglipVisionConfig)
-DEFAULTS = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "image_size": 224,
-    "patch_size": 16,
-}
 
 
 def read_siglip(vision: HubConfig, **options: Any) -> ImageEncoder:
-    """Read a `vision_config`, which has all sizes; `options` are further fields of the description.
+    """Read a `vision_config` with the defaults of its family; `options` are further fields of the description.
 
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
@@ -61,7 +51,7 @@ def read_siglip(vision: HubConfig, **options: Any) -> ImageEncoder:
         has_bias=True,
         has_output_bias=True,
     )
-    activation = vision.activation("hidden_act", Activation.GELU_TANH)
+    activation = vision.activation("hidden_act")
     feed_forward = FeedForward(vision.required_int("intermediate_size"), activation, is_gated=False, has_bias=True)
     return ImageEncoder(
         image_size=vision.required_int("image_size"),
@@ -75,4 +65,4 @@ def read_siglip(vision: HubConfig, **options: Any) -> ImageEncoder:
 
 def read_norm(vision: HubConfig) -> Norm:
     """Read the norm of all layers."""
-    return Norm(vision.number("layer_norm_eps", 1e-6), NormKind.LAYER, is_scaled_wide=True, has_bias=True)
+    return Norm(vision.number("layer_norm_eps"), NormKind.LAYER, is_scaled_wide=True, has_bias=True)

@@ -14,7 +14,7 @@ from service.models.families.llama import pre_norm_layers, read_attention, read_
 def read_config(config: HubConfig) -> DecoderConfig:
     """Read a `config.json` of model_type `smollm3`."""
     has_bias = config.flag("attention_bias")
-    attention = read_attention(config, has_bias=has_bias, has_output_bias=has_bias, default_theta=2_000_000.0)
+    attention = read_attention(config, has_bias=has_bias, has_output_bias=has_bias)
     has_window = config.flag("use_sliding_window") and config.values.get("sliding_window") is not None
     is_rotated = _rotated_layers(config)
     kinds = read_layer_kinds(config, [FULL if rotates or not has_window else SLIDING for rotates in is_rotated])
@@ -27,15 +27,15 @@ def read_config(config: HubConfig) -> DecoderConfig:
         )
         for rotates, kind in zip(is_rotated, kinds, strict=True)
     ]
-    is_tied = config.flag("tie_word_embeddings", default=True)
-    return read_decoder(config, pre_norm_layers(config, layers, read_feed_forward(config)), has_tied_embeddings=is_tied)
+    feed_forward = read_feed_forward(config, has_bias=config.flag("mlp_bias"))
+    return read_decoder(config, pre_norm_layers(config, layers, feed_forward))
 
 
 def _rotated_layers(config: HubConfig) -> list[bool]:
     """Return whether each layer rotates queries and keys."""
     num_layers, given = config.required_int("num_hidden_layers"), config.values.get("no_rope_layers")
     if given is None:
-        interval = config.optional_int("no_rope_layer_interval", 4)
+        interval = config.required_int("no_rope_layer_interval")
         return [(layer + 1) % interval != 0 for layer in range(num_layers)]
     if not isinstance(given, list) or len(given) < num_layers or not {0, 1}.issuperset(given):
         raise config.refuse(f"no_rope_layers must hold a 0 or a 1 for each of {num_layers} layers.")

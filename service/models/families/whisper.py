@@ -6,7 +6,6 @@ Source: Radford et al. 2022, arXiv:2212.04356; https://huggingface.co/docs/trans
 
 from service.models.config import HubConfig
 from service.models.description import (
-    Activation,
     Attention,
     DecoderConfig,
     FeedForward,
@@ -35,6 +34,7 @@ DECODER_NAMES = TensorNames(
     memory_qkv=("encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj"),
     memory_output="encoder_attn.out_proj",
     prefix="decoder.",
+    head="proj_out",
     **_OF_LAYER,
 )
 
@@ -48,7 +48,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
     config.refuse_unless("quantization_config")
     config.refuse_unless("scale_embedding", False)
     config.refuse_unless("tie_word_embeddings", True)
-    hidden_size, context_len = config.required_int("d_model"), config.optional_int("max_target_positions", 448)
+    hidden_size, context_len = config.required_int("d_model"), config.required_int("max_target_positions")
     heads = _heads(config, "decoder_attention_heads", hidden_size)
     layer = Layer(heads, _feed_forward(config, "decoder_ffn_dim"), NORM, NORM, memory_attention=heads, memory_norm=NORM)
     return DecoderConfig(
@@ -71,8 +71,8 @@ def _encoder(config: HubConfig, hidden_size: int) -> SpeechEncoder:
     heads = _heads(config, "encoder_attention_heads", hidden_size)
     layer = Layer(heads, _feed_forward(config, "encoder_ffn_dim"), NORM, NORM)
     return SpeechEncoder(
-        num_mels=config.optional_int("num_mel_bins", 80),
-        num_positions=config.optional_int("max_source_positions", 1500),
+        num_mels=config.required_int("num_mel_bins"),
+        num_positions=config.required_int("max_source_positions"),
         hidden_size=hidden_size,
         layers=(layer,) * config.required_int("encoder_layers"),
         final_norm=NORM,
@@ -98,5 +98,5 @@ def _heads(config: HubConfig, key: str, hidden_size: int) -> Attention:
 
 
 def _feed_forward(config: HubConfig, key: str) -> FeedForward:
-    activation = config.activation("activation_function", Activation.GELU)
+    activation = config.activation("activation_function")
     return FeedForward(config.required_int(key), activation, is_gated=False, has_bias=True)

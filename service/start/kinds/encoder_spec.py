@@ -127,6 +127,7 @@ class EncoderSpec(ModelSpec):
             matryoshka_sizes=self.matryoshka_sizes,
             prompts=sentence.prompts,
             default_prompt=sentence.default_prompt,
+            pools_prompts=config.vector.pools_prompts,
             is_score=config.vector.is_score,
             template=config.vector.template,
         )

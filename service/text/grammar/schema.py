@@ -46,6 +46,7 @@ def reduced(schema: Any, param: str, relaxed: list[str] | None = None) -> dict[s
         InvalidParameter: the schema is too large; or, unless it is relaxed, it is malformed or has a keyword that
             cannot be enforced.
     """
+    # Defends against T9.
     if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
         raise InvalidParameter(f"Invalid '{param}': it is larger than {MAX_SCHEMA_BYTES} bytes.", param=param)
     return _Reader(schema, param, relaxed).read()

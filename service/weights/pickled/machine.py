@@ -153,6 +153,7 @@ class _Machine:
 
     def _push_name(self, path: str) -> None:
         if path not in CALLS and path not in STORAGES:
+            # Defends against T13.
             raise PickleRefusal(f"asks for {path!r:.200}, which no tensor needs.", path)
         self._stack.append(Name(path))
 

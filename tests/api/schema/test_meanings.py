@@ -10,11 +10,8 @@ from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.responses import ResponsesRequest
 from service.api.schema.tokenize import TokenizeRequest
 from service.api.schema.wire import parse
-from tests.api.schema.generation_requests import GENERATION_REQUESTS
-from tests.api.schema.other_requests import OTHER_REQUESTS
-from tests.api.schema.parts_of_requests import MESSAGE, SCHEMA, flat_tool, tool
+from tests.api.schema.bodies import MESSAGE, SCHEMA, flat_tool, least, tool
 
-BODIES = {kind: body for kind, (body, _) in (GENERATION_REQUESTS | OTHER_REQUESTS).items()}
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 ALL = {"mode": "auto", "tools": [tool(), tool(1)]}
 LEAST_CHAT = {
@@ -28,7 +25,7 @@ def nothing_sealed(text, proof):
 
 
 def read(kind, **fields):
-    return parse(kind, json.dumps(BODIES[kind] | fields).encode())
+    return parse(kind, json.dumps(least(kind) | fields).encode())
 
 
 def test_the_least_response_is_the_least_chat():

@@ -16,11 +16,8 @@ from service.api.schema import (
 )
 from service.api.schema.wire import ANY, parse
 from service.errors import MissingParameter, UnsupportedParameter
-from tests.api.schema.generation_requests import GENERATION_REQUESTS
-from tests.api.schema.other_requests import OTHER_REQUESTS
-from tests.api.schema.parts_of_requests import PARTS, SCHEMA, flat_tool, tool
+from tests.api.schema.bodies import OBJECTS, SCHEMA, flat_tool, least, tool
 
-OBJECTS = GENERATION_REQUESTS | OTHER_REQUESTS | PARTS
 # What a refusal tells to send instead.
 REMEDIES = {
     completions.CompletionRequest: {"response_format": "'structured_outputs'"},
@@ -62,7 +59,7 @@ NESTED = [
 
 
 def read(kind, **fields):
-    return parse(kind, json.dumps(OBJECTS[kind][0] | fields).encode())
+    return parse(kind, json.dumps(least(kind) | fields).encode())
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in OBJECTS for name in kind.refused])

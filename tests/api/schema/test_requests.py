@@ -122,7 +122,7 @@ def test_a_broken_stream_option_is_named_by_its_path(options, param):
         ({}, "messages"),
         ([1], "messages[0]"),
         ([{"content": "hi"}], "messages[0].role"),
-        ([{"role": "root", "content": "hi"}], "messages[0].role"),
+        ([{"role": "<root>", "content": "hi"}], "messages[0].role"),
         ([{"role": "user", "content": 7}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": [{"type": "text", "text": 1}]}], "messages[0].content[0].text"),

@@ -55,6 +55,7 @@ def run(*command: str, **variables: str) -> str:
 
 
 @needs_compiler
+@pytest.mark.grid
 def test_structures_are_those_of_jaxlibs_header_and_every_version_is_answered_with_one_that_xla_takes(tmp_path: Path):
     assert run(compile_caller(tmp_path, "-O0")) == "all is right\n"
 

@@ -28,7 +28,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         ("llama_one_head_each", {"hidden_act": "mish"}, "hidden_act = 'mish' is not served; only "),
         ("llama_one_head_each", {"rms_norm_eps": 0}, "rms_norm_eps is 0, which should be a positive number"),
         ("mistral_window", {"sliding_window": 0}, "sliding_window is 0, which should be a positive integer"),
-        ("mistral_window", {"layer_types": ["full_attention"]}, "for each of 3 layers"),
+        ("qwen2_window", {"layer_types": ["full_attention"]}, "for each of 3 layers"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers must hold a 0 or a 1 for each of 4 layers"),
         ("smollm3", {"no_rope_layers": [1, 0, 2, 1]}, "no_rope_layers must hold a 0 or a 1"),
         ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is not served"),

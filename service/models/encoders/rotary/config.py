@@ -46,6 +46,4 @@ class RotaryConfig:
     @property
     def vector_size(self) -> int:
         """The dimension of a text's vector."""
-        if self.vector.score_tokens is not None:
-            return 1
-        return self.vector.dense[-1].out_size if self.vector.dense else self.hidden_size
+        return self.vector.size(self.hidden_size)

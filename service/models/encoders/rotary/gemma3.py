@@ -11,8 +11,9 @@ from service.models.description import Activation
 from service.models.encoders.config import VectorConfig
 from service.models.encoders.rotary.config import RotaryConfig, RotaryLayer
 from service.models.families.gemma import gemma_norm
-from service.models.families.gemma3_text import NAMES, read_gemma3_kinds, read_gemma3_ropes
+from service.models.families.gemma3_text import NAMES, read_gemma3_kinds
 from service.models.families.layer_kinds import FULL, SLIDING
+from service.models.families.rope_parameters import read_ropes
 
 
 def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
@@ -26,10 +27,11 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     config.refuse_unless("attn_logit_softcapping")
     hidden_size, num_heads = config.required_int("hidden_size"), config.required_int("num_attention_heads")
     head_dim, context_len = config.optional_int("head_dim", 256), config.required_int("max_position_embeddings")
-    kinds, ropes = read_gemma3_kinds(config), read_gemma3_ropes(config)
-    window, is_causal = config.optional_int("sliding_window", 4096), not config.flag("use_bidirectional_attention")
-    # A causal window counts the token itself; one to both sides reaches half as far to each.
-    reach = window - 1 if is_causal else window // 2
+    kinds, ropes = read_gemma3_kinds(config), read_ropes(config, head_dim=head_dim)
+    window, is_two_sided = config.optional_int("sliding_window", 4096), config.flag("use_bidirectional_attention")
+    is_causal = not is_two_sided and config.flag("is_causal", default=True)
+    # A causal window counts the token itself; the family's own key halves it for each side, the other key does not.
+    reach = window // 2 if is_two_sided else window - is_causal
     sights = {FULL: Sight(is_causal), SLIDING: Sight(is_causal, reach)}
     return RotaryConfig(
         model_type=str(config.values["model_type"]),

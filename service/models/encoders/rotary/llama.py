@@ -1,10 +1,15 @@
-"""Decoders that were trained to encode, with causal attention: Qwen3-Embedding, e5-mistral, and rerankers like them.
+"""Decoders that were trained to encode: Qwen3-Embedding, e5-mistral, gte-Qwen2, EuroBERT, and rerankers like them.
 
-Their configuration is the decoder's own.
-Source: Zhang et al. 2025, arXiv:2506.05176 (Qwen3-Embedding); Wang et al. 2023, arXiv:2401.00368 (e5-mistral).
+Their configuration is the decoder's own. Attention is causal, unless the configuration or the name of the class says
+that a token sees both sides.
+Source: Zhang et al. 2025, arXiv:2506.05176 (Qwen3-Embedding); Wang et al. 2023, arXiv:2401.00368 (e5-mistral);
+transformers 5.24 `masking_utils.py` (`is_causal`), `models/eurobert/modeling_eurobert.py`.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from service.errors import UnsupportedModel
 from service.kernels.windows import Sight
@@ -14,6 +19,25 @@ from service.models.encoders.config import VectorConfig
 from service.models.encoders.rotary.config import RotaryConfig, RotaryLayer
 from service.models.registry import read_config as read_decoder_config
 
+# Families that never generate, and the decoder whose geometry each has.
+TWO_SIDED = {"eurobert": "llama", "llama_bidirec": "llama"}
+# Classes of code in checkpoints whose only difference is that a token sees both sides: LLM2Vec's, and Nvidia's.
+# Source: BehnamGhader et al. 2024, arXiv:2404.05961; llm2vec `models/bidirectional_mistral.py`; vLLM `models/llama.py`.
+TWO_SIDED_CLASS = re.compile(r"[A-Z]\w*?\d?(Bi|Encoder|Bidirectional)(Model|ForMNTP|ForSequenceClassification)")
+# Classes of transformers itself, which code in a checkpoint may carry along.
+OWN_CLASS = re.compile(r"(Llama|Mistral|Qwen2|Qwen3|EuroBert)(Model|For\w+)")
+
+
+def sees_both_sides(values: Mapping[str, Any]) -> bool:
+    """Return whether a token of a decoder's text sees the ones after it too."""
+    names = [*(values.get("architectures") or ()), _own_code(values)]
+    return (
+        values.get("is_causal") is False
+        or values.get("model_type") in TWO_SIDED
+        or bool(values.get("use_bidirectional_attention"))
+        or any(TWO_SIDED_CLASS.fullmatch(str(name)) for name in names)
+    )
+
 
 def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     """Read a `config.json` of a decoder family that is served as an encoder too.
@@ -22,18 +46,22 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
     config.refuse_unless("quantization_config")
-    decoder = read_decoder_config(config.uri, config.values)
+    own_code, is_causal = _own_code(config.values), not sees_both_sides(config.values)
+    if own_code and is_causal and not OWN_CLASS.fullmatch(own_code):
+        reason = f"auto_map names {own_code!r}, code of the checkpoint that is never run and may compute something else"
+        raise config.refuse(f"{reason}. Set is_causal there, to false if a token sees both sides, and drop auto_map.")
+    model_type = str(config.values["model_type"])
+    geometry = TWO_SIDED.get(model_type, model_type)
+    decoder = read_decoder_config(config.uri, {**config.values, "model_type": geometry})
     first, heads = decoder.layers[0], decoder.heads
     mlp = first.feed_forward
     if isinstance(mlp, Experts):
         raise UnsupportedModel(config.uri, "config.json: a mixture of experts is not served as an encoder.")
     if heads.has_output_bias or mlp.has_bias:
         raise UnsupportedModel(config.uri, "config.json: attention_bias and mlp_bias are not served in an encoder.")
-    windows = [layer.attention.window for layer in decoder.layers]
-    sights = [Sight(is_causal=True, reach=None if window is None else window - 1) for window in windows]
     assert heads.rotation is not None
     return RotaryConfig(
-        model_type=decoder.model_type,
+        model_type=model_type,
         vocab_size=decoder.vocab_size,
         hidden_size=decoder.hidden_size,
         mlp_size=mlp.size,
@@ -44,8 +72,21 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
         norm=decoder.final_norm,
         activation=mlp.activation,
         attention_scale=heads.scale,
-        layers=tuple(RotaryLayer(heads.rotation, sight) for sight in sights),
+        layers=tuple(
+            RotaryLayer(heads.rotation, _sight(layer.attention.window, is_causal=is_causal)) for layer in decoder.layers
+        ),
         names=replace(decoder.names, prefix=""),
         vector=vector,
         has_qkv_bias=heads.has_bias,
     )
+
+
+def _sight(window: int | None, *, is_causal: bool) -> Sight:
+    """Return what a token sees: a causal window counts the token itself, one to both sides does not."""
+    return Sight(is_causal, None if window is None else window - is_causal)
+
+
+def _own_code(values: Mapping[str, Any]) -> str:
+    """Return the class of the checkpoint's own code that replaces the family's model; empty if there is none."""
+    named = (values.get("auto_map") or {}).get("AutoModel")
+    return "" if named is None else str(named).rsplit(".", 1)[-1]

@@ -9,7 +9,8 @@ from service.models.config import HubConfig
 from service.models.description import Activation, Norm, NormKind, TensorNames
 from service.models.encoders.config import VectorConfig
 from service.models.encoders.rotary.config import RotaryConfig, RotaryLayer
-from service.models.families.layer_kinds import FULL, SLIDING, read_layer_kinds, read_ropes
+from service.models.families.layer_kinds import FULL, SLIDING, read_layer_kinds
+from service.models.families.rope_parameters import read_ropes
 
 NAMES = TensorNames(
     embed="embeddings.tok_embeddings",
@@ -22,7 +23,6 @@ NAMES = TensorNames(
     gate_up=("mlp.Wi",),
     down="mlp.Wo",
 )
-THETA_KEYS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 
 def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
@@ -42,7 +42,7 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     every = config.optional_int("global_attn_every_n_layers", 3)
     num_layers = config.required_int("num_hidden_layers")
     kinds = read_layer_kinds(config, [SLIDING if layer % every else FULL for layer in range(num_layers)])
-    ropes = read_ropes(config, THETA_KEYS, head_dim=head_dim, context_len=context_len)
+    ropes = read_ropes(config, head_dim=head_dim)
     sights = {FULL: Sight(), SLIDING: Sight(reach=config.optional_int("local_attention", 128) // 2)}
     return RotaryConfig(
         model_type=str(config.values["model_type"]),
