@@ -123,7 +123,7 @@ def own_tokenizer(folder: Path, uri: str, config: Mapping[str, Any]) -> bytes | 
             reason = f"has {token!r} as {stated}, which would be {found} in their order"
             raise MalformedCheckpoint(uri, ADDED if is_older else CONFIG, reason)
     if is_older:  # which does not say what is special
-        known = vocab | special.stated_ids
+        known = {**vocab, **special.stated_ids}
         controls = [token for token in sorted(known, key=known.__getitem__) if _CONTROL.fullmatch(token)]
         backend.add_tokens([AddedToken(token, special=True, normalized=False) for token in controls])
     backend.post_processor = _around(backend, special, kind.around, files)
