@@ -16,7 +16,7 @@ from service.models.description import DecoderConfig
 from service.models.families.hub_keys import FAMILY_KEYS, resolved, unknown_keys
 from service.models.families.layer_kinds import FULL, SLIDING
 from service.models.registry import FAMILIES, read_config
-from tests.parity.make_saved_configs import CASES, REFERENCES
+from tests.parity.make_saved_configs import CASES, KEYS_OF_NO_USE, MAX_MODEL_LEN, REFERENCES, other_defaults
 
 RELEASES: dict[str, dict[str, Any]] = json.loads(gzip.decompress(REFERENCES.read_bytes()))
 NEWEST = RELEASES[max(RELEASES, key=lambda version: [int(part) for part in version.split(".")])]
@@ -35,14 +35,10 @@ ELSEWHERE = {
 }
 # transformers 4.57 gives layers with a window `rope_theta`, and 5.24 its own default; 4.57's own default is another.
 DISPUTED = {"olmo3_absent", "olmo3_flat", "olmo3_by_kind", "family_olmo3"}
-# Not the files' but the readers' or of the tests: what a family's defaults have besides those of transformers.
-NOT_OF_TRANSFORMERS = {"clip_qkv", "sliding_window_pattern", "global_attn_every_n_layers", "tie_word_embeddings"}
-# Their configurations have keys that transformers keeps and does not read.
-KEYS_OF_NO_USE = {"llama_layer_types", "mistral_biases"}
 
 
 def described(name: str, values: dict[str, Any]) -> DecoderConfig:
-    return read_config(name, values, 48 if name == "family_phi4_mini_long" else None)
+    return read_config(name, values, MAX_MODEL_LEN.get(name))
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -68,18 +64,9 @@ def test_rotations_are_those_of_transformers(name: str):
         assert rope.attention_factor == pytest.approx(expected["factor"])
 
 
-@pytest.mark.parametrize("model_type", sorted(set(FAMILY_KEYS) & set(NEWEST["defaults"])))
+@pytest.mark.parametrize("model_type", FAMILY_KEYS)
 def test_a_default_is_that_of_transformers(model_type: str):
-    theirs = NEWEST["defaults"][model_type]
-    if "tie_word_embeddings" in theirs:
-        assert theirs["tie_word_embeddings"] == FAMILY_KEYS[model_type].defaults.get("tie_word_embeddings", True)
-    for key, default in FAMILY_KEYS[model_type].defaults.items():
-        if key in NOT_OF_TRANSFORMERS or (default is None and key != "sliding_window"):
-            continue  # of what the others are made, see `test_rotations_are_those_of_transformers` and the next
-        if key == "sliding_window" and "use_sliding_window" in theirs:
-            continue  # theirs is null unless it is used
-        others = [other for other, name in FAMILY_KEYS[model_type].aliases.items() if name == key]
-        assert default in [theirs.get(name) for name in (key, *others)], key
+    assert other_defaults(model_type, NEWEST["defaults"][model_type]) == {}
 
 
 @pytest.mark.parametrize("version", RELEASES)
