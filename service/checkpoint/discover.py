@@ -15,7 +15,10 @@ from service.checkpoint.adapters.peft import CONFIG as ADAPTER_CONFIG
 from service.checkpoint.file_set import FileSet, OpenSource
 from service.checkpoint.head import with_head
 from service.checkpoint.layout import (
+    GENERATION_CONFIG,
+    PAIR_OF_VOCABULARY,
     TOKENIZER_FILES,
+    VOCABULARIES,
     LevanterLayout,
     SnapshotLayout,
     detect_layout,
@@ -58,6 +61,7 @@ class LocatedCheckpoint:
     tokenizer: FileSet
     sentence_files: Mapping[str, Any] = field(default_factory=dict)  # the JSON of sentence-transformers, by file
     adapter: LocatedAdapter | None = None  # merged into the weights while they are loaded
+    generation: Mapping[str, Any] | None = None  # generation_config.json of the model, if its tokenizer is elsewhere
 
     @property
     def version(self) -> str:
@@ -110,9 +114,11 @@ def locate(
         logger.info("found a Levanter checkpoint", extra={"uri": source.uri, "step": layout.step})
         folders += _above(location, folders[0], open_source)
     hub_config = _hub_config(source.uri, layout, folders, model_config_uri, open_source)
+    generation = None
     if tokenizer_uri is not None:
         tokenizer_source = open_source(parse_location(tokenizer_uri, "TOKENIZER_URI"))
         tokenizer_folders = [_Folder(tokenizer_source, tokenizer_source.list(), "")]
+        generation = _generation(folders)
     else:
         tokenizer_folders = folders
     tokenizer = _tokenizer(source.uri, tokenizer_folders)
@@ -133,7 +139,7 @@ def locate(
     files = FileSet(source, weights, folders[0].folder)
     hub_config = with_score_token_ids(source.uri, hub_config, tokenizer.source, tokenizer.objects)
     adapter = None if adapter_uri is None else locate_adapter(adapter_uri, open_source)
-    return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files, adapter)
+    return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files, adapter, generation)
 
 
 @dataclass(frozen=True)
@@ -236,9 +242,17 @@ def _tokenizer(uri: str, folders: Sequence[_Folder]) -> FileSet:
     for folder in folders:
         found = folder.find(*TOKENIZER_FILES)
         names = {info.name.removeprefix(folder.folder) for info in found}
-        if names & {"tokenizer.json", "tokenizer.model"} or names >= {"vocab.json", "merges.txt"}:
+        if not names.isdisjoint(VOCABULARIES) or names.issuperset(PAIR_OF_VOCABULARY):
             return FileSet(folder.source, found, folder.folder)
     raise MissingFile(
         uri,
         "tokenizer.json is missing. Set TOKENIZER_URI to its location, for instance hf://org/name of the base model.",
     )
+
+
+def _generation(folders: Sequence[_Folder]) -> Mapping[str, Any] | None:
+    """Return what the model's own generation_config.json says; None if it has none."""
+    for folder in folders:
+        if found := folder.find(GENERATION_CONFIG):
+            return parse_json_object(folder.source.uri, found[0].name, folder.source.read(found[0]))
+    return None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import from_json
 
+from service.api.generation.as_sent import as_sent, with_content, with_parameters
 from service.api.generation.rendering import NO_VARIABLES, template_variables
 from service.api.generation.sealed import own_text
 from service.api.schema.chat import ROLES, ChatCompletionRequest, ContentPart, MeantChat, Message, OwnThinking
@@ -314,41 +315,66 @@ def rendered(
             "Send a 'prompt' to /v1/completions.",
             param="messages",
         )
-    if tools and model.chat_template.tool_format is None:
+    template = model.chat_template.chosen(has_tools=bool(tools), has_documents=bool(fields.documents))
+    if tools and template.tool_format is None:
         message = "the model's chat template does not render tools. Describe them in a message."
         raise UnsupportedParameter("tools", message)
+    if fields.documents and not template.reads_documents:
+        message = "the model's chat template does not render documents. Put their texts into a message."
+        raise UnsupportedParameter("documents", message)
     variables, ignored = NO_VARIABLES
     if fields.sets_variables:
-        variables, ignored = template_variables(fields, model.chat_template)
+        variables, ignored = template_variables(fields, template)
     left_out = list[str]()
     if model.images is None:
         messages, left_out = _without_images_of_results(messages)
-    turns = template_messages(messages)
-    if any(turn["role"] == "system" for turn in turns[1:]) and not model.chat_template.takes_late_system:
+    turns = [
+        as_sent(turn, message, template) for turn, message in zip(template_messages(messages), messages, strict=True)
+    ]
+    if any(turn["role"] == "system" for turn in turns[1:]) and not template.takes_late_system:
         turns = _with_late_system_as_user(turns)
+    if messages[0].role == "developer" and template.knows_developer:
+        turns[0]["role"] = "developer"
     _check_images(messages, model, can_see=images is not None)
-    if model.chat_template.reads_parts_alone:
-        turns = [turn | {"content": _as_parts(turn["content"])} for turn in turns]
-    turns = _with_known_arguments(turns, model.chat_template)
+    if template.reads_parts_alone:
+        turns = [turn | {"content": _as_parts(turn.get("content", ""))} for turn in turns]
+    turns = _with_known_arguments(turns, template)
     render = partial(
-        model.chat_template.render,
-        tools=[tool.for_template() for tool in tools] or None,
+        template.render,
+        documents=fields.documents,
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,
         variables=variables,
     )
-    text = render(turns)
+    text, turns, shown = _written(render, turns, [tool.for_template() for tool in tools])
     unsure = {turn["role"] for turn in turns} - ROLES
-    if any(turn["role"] == "tool" for turn in turns) and not model.chat_template.writes_results:
+    if any(turn["role"] == "tool" for turn in turns) and not template.writes_results:
         unsure.add("tool")
     if unsure:
-        _check_roles([message.role for message in messages], turns, unsure, render)
+        _check_roles([message.role for message in messages], turns, unsure, partial(render, tools=shown))
     if model.images is not None:
         text = model.images.expanded(text, images or ())
     return RenderedChat(text, [*ignored, *left_out])
 
 
-def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplate) -> Sequence[dict[str, Any]]:
+type Objects = list[dict[str, Any]]
+
+
+def _written(render: Callable[[Objects, Objects], str], turns: Objects, tools: Objects) -> tuple[str, Objects, Objects]:
+    """Return the prompt of messages and tools, with those of which it was made.
+
+    These are completed where the template reads what the client has left out.
+    """
+    try:
+        return render(turns, tools), turns, tools
+    except InvalidParameter:
+        complete = list(map(with_content, turns)), list(map(with_parameters, tools))
+        if complete == (turns, tools):
+            raise
+        return render(*complete), *complete
+
+
+def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplate) -> Objects:
     """Return a chat whose calls have arguments that the template can write, and short ids if it takes no others."""
     tool_format = template.tool_format
     has_short_ids = tool_format is not None and tool_format.has_short_ids
@@ -405,7 +431,10 @@ def _check_roles(
     """
     marks = {index: secrets.token_hex(16) for index, turn in enumerate(turns) if turn["role"] in unsure}
     text = render(
-        [turn | ({"content": marked(turn["content"], marks[i])} if i in marks else {}) for i, turn in enumerate(turns)]
+        [
+            turn | ({"content": marked(turn.get("content", ""), marks[i])} if i in marks else {})
+            for i, turn in enumerate(turns)
+        ]
     )
     for index, mark in marks.items():
         if mark not in text:
