@@ -128,3 +128,38 @@ def test_what_would_be_another_rotation_is_refused_and_no_default(values: dict[s
     with pytest.raises(UnsupportedModel) as error:
         read_config("m", values)
     assert named in str(error.value)
+
+
+# One of each family, and of each way to write a rotation.
+SOME = ("llama_llama3", "olmo3_by_kind", "gemma3_by_kind", "phi3_longrope", "qwen3_moe_window", "qwen3_vl_scaling")
+SOME += ("granite_4_block_types", "gemma3_images", "smolvlm", "gpt_oss_absent", "smollm3_layer_types", "gpt2_gelu_fast")
+SOME += ("family_granite_moe", "mixtral_absent", "qwen2_window_layers", "gemma2_absent", "apertus_absent")
+MALFORMED = ({"full_attention": 3}, [3], "3", {}, [], float("nan"), -1)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_malformed_value_is_refused_by_the_key_and_never_replaced_by_a_default(name: str):
+    given = CASES[name]
+    parts = {part: given[part] for part in ("text_config", "vision_config") if part in given}
+    for part, values in [("", given), *parts.items()]:
+        model_type = str(values.get("model_type")) if part != "vision_config" else ""
+        defaults = FAMILY_KEYS[model_type].defaults if model_type in FAMILY_KEYS else {}
+        numbers = {key for key in defaults if type(defaults[key]) in (int, float, bool)}
+        for key in {*values, *numbers} - {"model_type", *parts}:
+            for bad in MALFORMED:
+                changed = {**values, key: bad}
+                try:
+                    read_config("m", {**given, part: changed} if part else changed)
+                except UnsupportedModel:
+                    continue
+                if key in numbers - {"use_sliding_window", "max_window_layers"}:
+                    assert is_unused(name, key), (part, key, bad)
+
+
+UNREAD = {"granite_4_block_types": ("intermediate_size",)}  # that of experts, of which it has none
+
+
+def is_unused(name: str, key: str) -> bool:
+    """Return whether a family does not read a number, given the rest of the file."""
+    uses_window = CASES[name].get("use_sliding_window", True)
+    return (key == "sliding_window" and not uses_window) or key in UNREAD.get(name, ())
