@@ -25,7 +25,7 @@ test: .venv/dev ## Run the tests, all but those that take long (GRID=1: every ke
 	$(RUN) $(PYTEST) -m "not slow$(if $(GRID),, and not grid)" --durations=40 --durations-min=1
 
 test-all: .venv/dev ## Run all tests, the long series of kills and faults included
-	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu
+	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu newest-transformers
 	$(RUN) $(PYTEST) --hypothesis-profile=random --durations=40 $(TYPED)
 
 coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines that they reach
@@ -175,6 +175,12 @@ endif
 .tools/targets/tpu: $(UV) uv.lock
 	UV_PROJECT_ENVIRONMENT=$@ $(UV) sync --frozen --no-default-groups --extra tpu
 	@touch $@
+
+# For tests that hold families to it: always the newest, in an environment of its own, since the service needs no torch.
+.PHONY: newest-transformers
+newest-transformers: $(UV)
+	$(UV) venv --quiet --allow-existing --python 3.11 .tools/targets/transformers
+	$(UV) pip install --quiet --upgrade --python .tools/targets/transformers transformers torch numpy
 
 # Of CUDA only what compiles; its libraries are 2 GB more.
 CUDA_LIBRARIES := cublas cuda-cccl cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cusolver cusparse nccl-cu13 \
