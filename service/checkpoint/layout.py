@@ -1,7 +1,7 @@
 """Layouts of checkpoints, detected by names alone: a Hugging Face snapshot, a Levanter run or one of its steps."""
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from service.checkpoint.foreign_files import foreign_format
@@ -60,6 +60,7 @@ class SnapshotLayout:
     """A Hugging Face snapshot: weights at the top, as safetensors or, without any, pickled."""
 
     weights: tuple[ObjectInfo, ...]
+    index: Mapping[str, str] | None = None  # the file of each tensor, if an index names the files
     is_conversion: bool = False  # of a Levanter run: weights are in the run's dtype, whatever `config.json` names
 
     @property
@@ -102,7 +103,7 @@ def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
     if levanter:
         return levanter
     if weights := safetensors or pickled or every:
-        return SnapshotLayout(weights, any(info.name == CONVERSION_MARKER for info in top))
+        return SnapshotLayout(weights, is_conversion=any(info.name == CONVERSION_MARKER for info in top))
     raise _nothing_found(uri, objects, top)
 
 
@@ -173,9 +174,10 @@ def _nothing_found(
     pickles = [info.name for info in top if info.name.endswith(PICKLE_SUFFIXES)]
     if pickles:
         return PickledWeights(uri, pickles)
-    found = ", ".join(info.name for info in objects[:MAX_SHOWN])
+    found = ", ".join([*(info.name for info in objects[:MAX_SHOWN]), *(["…"] if len(objects) > MAX_SHOWN else [])])
+    hint = below or " Name the folder that holds config.json, the weights and tokenizer.json."
     return CheckpointNotFound(
-        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {found}, ….{below}"
+        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {found}.{hint}"
     )
 
 

@@ -19,7 +19,7 @@ from service.bundles.prefetch import NOTHING, PrefetchedBundle, prefetch_bundle
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.layout import GENERATION_CONFIG
 from service.checkpoint.load import LoadedWeights, load_checkpoint
-from service.errors import SettingsError, UnsupportedModel
+from service.errors import MissingExtra, SettingsError
 from service.models.encoders.registry import is_encoder
 from service.models.encoders.sentence import read_sentence_config
 from service.settings import Settings
@@ -92,12 +92,12 @@ def check_packages(_: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelS
     """Check that what decodes the media of requests is installed.
 
     Raises:
-        UnsupportedModel: it is not.
+        MissingExtra: it is not.
     """
     package = spec.media_package
     if package is not None and find_spec(package) is None:
-        reason = f"takes media, and {package}, which decodes them, is not installed. Run pip install 'levserve[media]'."
-        raise UnsupportedModel(checkpoint.uri, reason)
+        reason = f"takes media, and {package}, which decodes them, is not installed"
+        raise MissingExtra(checkpoint.uri, reason, "media")
 
 
 def make_room(context: StartContext, spec: "ModelSpec") -> None:
