@@ -192,9 +192,18 @@ def _template_sources(folder: Path, uri: str) -> dict[str, tuple[str, str]]:
         except UnicodeDecodeError as error:
             raise MalformedCheckpoint(uri, file, "is not UTF-8 text") from error
     if found and "default" not in found:
-        if len(found) > 1:
-            raise MalformedCheckpoint(uri, next(iter(found.values()))[0], f"no template is the 'default': {[*found]}")
-        found = {"default": next(iter(found.values()))}
+        if len(found) == 1:
+            return {"default": next(iter(found.values()))}
+        file = next(iter(found.values()))[0]
+        from service.text.chat_template import VARIANTS
+
+        if found.keys().isdisjoint(VARIANTS):
+            raise MalformedCheckpoint(uri, file, f"no template is the 'default': {[*found]}")
+        # As in transformers, other chats are refused.
+        found["default"] = (
+            file,
+            "{{ raise_exception('the model has templates for chats with tools or documents alone') }}",
+        )
     return found
 
 
