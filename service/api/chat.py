@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
-from service.api.generation.logprobs import chat_logprobs, is_long_to_write, prompt_logprobs
+from service.api.generation.logprobs import chat_logprobs, is_long_to_write, logged_tokens, prompt_logprobs
 from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import json_body
@@ -30,8 +30,9 @@ async def create_chat_completion(
     """Answer a chat.
 
     Deviations: text, and images for a model that sees (`schema.chat` lists the refused fields); `n` is 8 at most;
-    without a limit the answer may fill the context; `completion_tokens` and `logprobs` exclude the stop token; a stream
-    begins with the first token; log-probabilities are the model's own, before temperature, bias and penalties.
+    without a limit the answer may fill the context; `completion_tokens` excludes the stop token, and `logprobs` are
+    those of the content, or with `return_token_ids` of all tokens; a stream begins with the first token;
+    log-probabilities are the model's own, before temperature, bias and penalties.
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
@@ -76,13 +77,16 @@ def _choice(index: int, deltas: list[TextDelta], body: ChatCompletionRequest, ch
     choice: dict[str, Any] = {
         "index": index,
         "message": message,
-        "logprobs": chat_logprobs(tokenizer, deltas, as_ids=body.return_tokens_as_token_ids) if body.logprobs else None,
+        "logprobs": None,
         "finish_reason": parts.finish_reason(finish_reason),
         "stop_reason": deltas[-1].stop_reason,
         "token_ids": None,
     }
+    if body.logprobs:
+        logged = [token for delta in deltas for token in logged_tokens(body, delta)]
+        choice["logprobs"] = chat_logprobs(tokenizer, logged, as_ids=body.return_tokens_as_token_ids)
     if body.return_token_ids:
-        choice["token_ids"] = [token_id for delta in deltas for token_id in delta.token_ids]
+        choice["token_ids"] = [token_id for delta in deltas for token_id in delta.sampled_ids]
     return choice
 
 
@@ -110,20 +114,24 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
             ids = {"prompt_token_ids": list(streams.prompt_ids(index))} if body.return_token_ids and not begun else {}
             begun.add(index)
             chunks.append(chunk(index, {"role": "assistant", "content": ""}) | ids)
-        fields: dict[str, Any] = {}
-        if body.return_token_ids:
-            fields["token_ids"] = list(delta.token_ids)
-        if body.logprobs and delta.token_ids:
-            fields["logprobs"] = chat_logprobs(tokenizer, [delta], as_ids=body.return_tokens_as_token_ids)
+        of_tokens: dict[str, Any] = {"token_ids": delta.sampled_ids} if body.return_token_ids else {}
+        logged = logged_tokens(body, delta) if body.logprobs else ()
         parts = messages[index].push(delta)
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
-        if not parts and fields and delta.token_ids:
-            parts = [{"content": ""} if chat.rules.use is None and chat.rules.thinking is None else {}]
-        # The tokens of one event are those of its first chunk.
-        chunks += [chunk(index, part, **(fields if number == 0 else {})) for number, part in enumerate(parts)]
+        if not parts and delta.finish_reason is None and (logged or (of_tokens and delta.token_ids)):
+            parts = [{"content": ""} if not chat.rules.reads_parts else {}]
+        new = [chunk(index, part) for part in parts]
         if delta.finish_reason is not None:
             finish_reason = messages[index].finish_reason(delta.finish_reason)
-            chunks.append(chunk(index, {}, finish_reason=finish_reason, stop_reason=delta.stop_reason))
+            new.append(chunk(index, {}, finish_reason=finish_reason, stop_reason=delta.stop_reason))
+        if new:
+            # The tokens of one event are those of its first chunk, and log-probabilities come with content.
+            new[0]["choices"][0] |= of_tokens
+            if logged:
+                logprobs = chat_logprobs(tokenizer, logged, as_ids=body.return_tokens_as_token_ids)
+                place = next((number for number, part in enumerate(parts) if part.get("content")), 0)
+                new[0 if of_tokens else place]["choices"][0]["logprobs"] = logprobs
+        chunks += new
         if chunks:
             yield chunks
     if body.includes_usage:

@@ -87,6 +87,7 @@ class _ChoiceWriter:
         self._logprobs = CompletionLogprobs(
             tokenizer,
             body.logprobs or 0,
+            context_ids=() if body.echo else self._prompt_ids,
             as_ids=body.return_tokens_as_token_ids,
             keeps_special=not body.skip_special_tokens,
         )
@@ -96,11 +97,11 @@ class _ChoiceWriter:
         """Return the choice, or the next part of it, that consists of these deltas."""
         is_first, self._has_begun = not self._has_begun, True
         echoes = is_first and self._body.echo
-        token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
+        token_ids = [token_id for delta in deltas for token_id in delta.sampled_ids]
         choice: dict[str, Any] = {
             "index": self._index,
             "text": (self._prompt_text() if echoes else "") + "".join(delta.text for delta in deltas),
-            "logprobs": self._write_logprobs(deltas, token_ids, echoes=echoes),
+            "logprobs": self._write_logprobs(deltas, echoes=echoes),
             "finish_reason": None if deltas[-1].finish_reason is None else str(deltas[-1].finish_reason),
             "stop_reason": deltas[-1].stop_reason,
         }
@@ -115,21 +116,20 @@ class _ChoiceWriter:
             choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, self._prompt_ids, computed, num_top)
         return choice
 
-    def _write_logprobs(
-        self, deltas: Sequence[TextDelta], token_ids: list[int], *, echoes: bool
-    ) -> dict[str, Any] | None:
-        logprobs = [entry for delta in deltas for entry in delta.logprobs]
+    def _write_logprobs(self, deltas: Sequence[TextDelta], *, echoes: bool) -> dict[str, Any] | None:
         # Clients that score a prompt with `echo` and one token expect that token whatever it is.
-        stop_id, of_stop = deltas[-1].stop or (0, None)
-        if of_stop is not None:
-            token_ids, logprobs = [*token_ids, stop_id], [*logprobs, of_stop]
-        if self._body.logprobs is None or not (token_ids or echoes):
+        sampled = [token for delta in deltas for token in delta.sampled_tokens]
+        if self._body.logprobs is None or not (sampled or echoes):
             return None
+        token_ids, logprobs = [token_id for token_id, _ in sampled], [entry for _, entry in sampled]
         if not echoes:
             return self._logprobs.part(token_ids, logprobs)
         # A prompt of one token has none, since its first token has no context.
         of_prompt = deltas[0].prompt_logprobs or (None,) * len(self._prompt_ids)
-        return self._logprobs.part(self._prompt_ids + token_ids, [*of_prompt, *logprobs])
+        echoed = self._logprobs.part(self._prompt_ids, of_prompt)
+        self._logprobs.begin_behind(self._prompt_text())
+        sampled_part = self._logprobs.part(token_ids, logprobs)
+        return {name: [*entries, *sampled_part[name]] for name, entries in echoed.items()}
 
     def _prompt_text(self) -> str:
         prompt = self._body.prompt[self._index // self._body.n]
@@ -144,7 +144,7 @@ async def _chunks(
     async for index, delta in streams.deltas():
         parts = [delta]
         if delta.finish_reason is not None:
-            end = replace(delta, text="", token_ids=(), logprobs=())
+            end = replace(delta, parts=(), token_ids=(), logprobs=())
             parts = [replace(delta, finish_reason=None, stop=None, stop_reason=None), end]
         # A token that does not complete a character yet is sent only if tokens were requested.
         sent = [part for part in parts if part.text or part.finish_reason or (sends_tokens and part.token_ids)]

@@ -262,7 +262,8 @@ class _Answer:
     def _logprobs(self, deltas: Sequence[TextDelta]) -> list[dict[str, Any]]:
         if not self._body.logprobs:
             return []
-        return chat_logprobs(self._model.tokenizer, deltas, as_ids=False)["content"]
+        tokens = [token for delta in deltas for token in delta.content_tokens]
+        return chat_logprobs(self._model.tokenizer, tokens)["content"]
 
     def _end(self, last: TextDelta) -> dict[str, Any]:
         usage, clock = self._streams.usage(), self._call.clocks[-1]

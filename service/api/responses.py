@@ -181,14 +181,15 @@ class _Answer:
 
     def push(self, delta: TextDelta) -> list[Event]:
         """Add the next text and return its events."""
-        if self._body.has_logprobs and delta.token_ids:
-            self._logprobs += chat_logprobs(self._chat.tokenizer, [delta], as_ids=False)["content"]
+        if self._body.has_logprobs and delta.content_tokens:
+            self._logprobs += chat_logprobs(self._chat.tokenizer, delta.content_tokens)["content"]
         self._reason = delta.finish_reason or self._reason
         self.status = "in_progress"
         events: list[Event] = []
         for part in self._parts.push(delta):
-            events += self._output.push(part, self._logprobs if "content" in part else [])
-            self._logprobs = []
+            is_content = "content" in part
+            events += self._output.push(part, self._logprobs if is_content else [])
+            self._logprobs = [] if is_content else self._logprobs
         return events
 
     def end(self) -> dict[str, Any]:

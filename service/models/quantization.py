@@ -98,11 +98,22 @@ def quantized_specs(
 def _stored(spec: WeightSpec, storage: LayerStorage) -> WeightSpec:
     if not spec.num_in_axes:
         return spec
-    # Experts, and weights that are packed in part, become rows of 8 bits.
-    is_whole = all(storage.holds(source.name) and storage.misfit(source.shape) is None for source in spec.sources)
-    kept = replace(storage, is_kept=storage.is_kept and is_whole and "expert" not in spec.axes)
-    how = {"is_int8": True} if storage.encoding is Encoding.INT8 else {"packing": kept, "is_transposed": False}
-    sources = (replace(source, **how) if storage.holds(source.name) else source for source in spec.sources)
+    # Experts, and weights that are packed in part or in several ways, become rows of 8 bits.
+    found = [storage.of(source.name) for source in spec.sources]
+    is_whole = len({None if each is None else (each.bits, each.block, each.has_order) for each in found}) == 1
+    can_stay = all(
+        each is not None and each.obstacle_to_four_bits is None and each.misfit(source.shape) is None
+        for each, source in zip(found, spec.sources, strict=True)
+    )
+    is_kept = storage.is_kept and is_whole and can_stay and "expert" not in spec.axes
+    sources = []
+    for source, each in zip(spec.sources, found, strict=True):
+        if each is None:
+            sources.append(source)
+        elif each.encoding is Encoding.INT8:
+            sources.append(replace(source, is_int8=True))
+        else:
+            sources.append(replace(source, packing=replace(each, is_kept=is_kept), is_transposed=False))
     return replace(spec, sources=tuple(sources))
 
 

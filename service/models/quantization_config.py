@@ -4,11 +4,62 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.models.stored.compressed_tensors import read_compressed_tensors
-from service.models.stored.fields import KEY, check_fields, refusal
+from service.models.stored.fields import KEY, refusal
 from service.models.stored.layers import LayerStorage
-from service.models.stored.methods import read_awq, read_block_fp8, read_gptq, read_mxfp4
+from service.models.stored.methods import (
+    read_awq,
+    read_fbgemm_fp8,
+    read_fp8,
+    read_gptq,
+    read_modelopt,
+    read_mxfp4,
+)
 
-METHODS = ("compressed-tensors", "fp8", "awq", "gptq", "mxfp4")
+READERS = {
+    "awq": read_awq,
+    "fbgemm_fp8": read_fbgemm_fp8,
+    "fp8": read_fp8,
+    "gptq": read_gptq,
+    "modelopt": read_modelopt,
+    "modelopt_fp8": read_modelopt,
+    "mxfp4": read_mxfp4,
+}
+# Files of the programs that quantize, which stand for a `quantization_config` where `config.json` has none, and the
+# method of those that do not name it. Source: vLLM `quantization/*.py` (get_config_filenames)
+QUANTIZATION_FILES = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+}
+# What the methods are called by those who use them, where the name in the file says less.
+_NVFP4 = "NVFP4 (numbers of 4 bits with scales in FP8)"
+CALLED = {
+    "bitsandbytes": "bitsandbytes",
+    "eetq": "EETQ (int8)",
+    "hqq": "HQQ",
+    "torchao": "torchao",
+    "gguf": "GGUF",
+    "modelopt_fp4": _NVFP4,
+    "nvfp4": _NVFP4,
+    "auto-round": "AutoRound",
+    "aqlm": "AQLM",
+    "quanto": "Quanto",
+    "quark": "AMD Quark",
+    "bitnet": "BitNet",
+    "higgs": "HIGGS",
+    "vptq": "VPTQ",
+    "spqr": "SpQR",
+}
+# How compressed-tensors and ModelOpt name formats that people know by other names.
+FORMATS = {"nvfp4-pack-quantized": _NVFP4, "mxfp4-pack-quantized": "MXFP4 of compressed-tensors", "NVFP4": _NVFP4}
+
+
+def quantization_of(values: Mapping[str, Any]) -> Any:
+    """Return the `quantization_config` of a file, which may lie in the part of its text model; None if it has none."""
+    text = values.get("text_config")
+    inner = text.get(KEY) if isinstance(text, Mapping) else None
+    found = values.get(KEY)
+    return inner if found is None else found
 
 
 def read_layer_storage(uri: str, values: Mapping[str, Any]) -> LayerStorage | None:
@@ -23,18 +74,31 @@ def read_layer_storage(uri: str, values: Mapping[str, Any]) -> LayerStorage | No
     """
     if values.get("compression_config") is not None:
         raise refusal(uri, "compression_config is not served")
-    config = values.get(KEY)
+    config = quantization_of(values)
     if config is None:
         return None
-    check_fields(uri, KEY, config, {"quant_method": METHODS})
-    match config["quant_method"]:
-        case "fp8":
-            return read_block_fp8(uri, config)
-        case "awq":
-            return read_awq(uri, config)
-        case "gptq":
-            return read_gptq(uri, config)
-        case "mxfp4":
-            return read_mxfp4(uri, config)
-        case _:
-            return read_compressed_tensors(uri, config, is_tied=bool(values.get("tie_word_embeddings")))
+    if not isinstance(config, Mapping):
+        raise refusal(uri, f"{KEY} = {config!r} is not served")
+    method = config.get("quant_method")
+    form = config.get("format") or config.get("quant_algo")
+    if form in FORMATS:
+        raise refusal(uri, f"the weights are quantized in {FORMATS[form]} ({form}), which is not served")
+    if method == "compressed-tensors":
+        return read_compressed_tensors(uri, config, is_tied=bool(values.get("tie_word_embeddings")))
+    if method in READERS:
+        return READERS[method](uri, config)
+    if method in CALLED:
+        detail = _detail(config)
+        raise refusal(
+            uri,
+            f"the weights are quantized by {CALLED[method]} ({KEY}.quant_method = {method!r}{detail}), which is not "
+            "served. Serve the model that was quantized, or have transformers dequantize() and save it",
+        )
+    raise refusal(uri, f"{KEY}.quant_method = {method!r} is not served")
+
+
+def _detail(config: Mapping[str, Any]) -> str:
+    """Return the kind of bitsandbytes, which its method does not name."""
+    if config.get("load_in_4bit"):
+        return f", {config.get('bnb_4bit_quant_type', 'fp4')}"
+    return ", int8" if config.get("load_in_8bit") else ""

@@ -1,6 +1,7 @@
 """The served model families, by the `model_type` of their `config.json`; no jax."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -39,6 +40,8 @@ FAMILIES = {
 }
 # In the values of a configuration, the model of a run of Levanter.
 RUN = "levanter"
+# In the values of a configuration: whether the files have a head besides the embeddings, whatever the file says.
+OWN_HEAD = "levserve_own_head"
 _RECURRENT = "its recurrent layers keep a state instead of keys and values, and no cache here holds one"
 _LATENT = "its attention caches one latent vector for all heads, which no attention kernel here takes"
 REFUSED = {
@@ -68,7 +71,9 @@ def read_config(uri: str, values: Mapping[str, Any], max_model_len: int | None =
     if model_type not in FAMILIES:
         raise UnsupportedModel(uri, f"config.json: model_type {model_type!r} is not served{_reason(values)}.")
     module = import_module(f"service.models.families.{FAMILIES[model_type]}")
-    return module.read_config(resolved(HubConfig(uri, values, max_model_len)))
+    config = module.read_config(resolved(HubConfig(uri, values, max_model_len)))
+    own = values.get(OWN_HEAD)
+    return config if own is None else replace(config, has_tied_embeddings=not own)
 
 
 def _reason(values: Mapping[str, Any]) -> str:

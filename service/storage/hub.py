@@ -8,9 +8,9 @@ network, the files downloaded by an earlier start are served.
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, override
 
@@ -21,12 +21,13 @@ from service.storage.files import atomic_write
 from service.storage.hub_errors import hub_errors
 from service.storage.local import LocalSource
 from service.storage.location import HubLocation, LocalLocation
-from service.storage.objects import ObjectInfo, check_name, check_names_together
+from service.storage.objects import ObjectInfo, RangeReader, RangeSource, check_name, check_names_together
 from service.storage.open_files import OpenFiles, open_pulled
 from service.storage.retry import RetryBudget, TransferLimits
 
 logger = logging.getLogger(__name__)
 
+PARTIAL = 206  # the status of an answer with a range
 NUM_WORKERS = 4  # concurrent files; huggingface_hub also parallelizes each download
 
 
@@ -143,6 +144,38 @@ class HubSource:
         # The pull has already counted the bytes.
         return open_pulled(self.uri, pulled, chosen, Progress() if self._offline is None else progress, cancelled)
 
+    def open_ranges(self) -> AbstractContextManager[RangeSource]:
+        """Open files that an earlier start downloaded, or read ranges of them over HTTP."""
+        return nullcontext(self) if self._offline is None else self._offline.open_ranges()
+
+    @contextmanager
+    def open_range(self, info: ObjectInfo, start: int, num_bytes: int, budget: RetryBudget) -> Iterator[RangeReader]:
+        """Read a range at once, from the cache if the file is there.
+
+        Raises:
+            AccessDenied, CheckpointNotFound, TransferFailed: as in `list`.
+        """
+        place = {"revision": self._commit or self._revision, "cache_dir": self._folder}
+        path = self._hub.try_to_load_from_cache(self._repo, info.name, **place)
+        if isinstance(path, str):
+            with Path(path).open("rb") as file:
+                file.seek(start)
+                yield _Bytes(file.read(num_bytes))
+            return
+        budget.check(self.uri, info.name)
+        url = self._hub.hf_hub_url(self._repo, info.name, revision=place["revision"])
+        headers = {**self._hub.utils.build_hf_headers(), "Range": f"bytes={start}-{start + num_bytes - 1}"}
+        with hub_errors(self.uri, self._repo, self._revision, info.name):
+            timeout_s = self._limits.read_timeout_s
+            session = self._hub.utils.get_session()
+            with session.stream("GET", url, headers=headers, follow_redirects=True, timeout=timeout_s) as answer:
+                self._hub.utils.hf_raise_for_status(answer)
+                # An answer without a range is the whole file.
+                data = answer.read() if answer.status_code == PARTIAL else b""
+        if len(data) != num_bytes:
+            raise TransferFailed(self.uri, info.name, f"{len(data)} of {num_bytes} bytes came.")
+        yield _Bytes(data)
+
     def _fetch(self, info: ObjectInfo, progress: Progress, budget: RetryBudget) -> Path:
         share = _Share(info.size_bytes, progress)
 
@@ -185,6 +218,17 @@ class HubSource:
         logger.warning("the Hub is unreachable; serving the files of an earlier download", extra={"folder": folder})
         self._offline = LocalSource(LocalLocation(Path(folder)))
         return self._offline.list()
+
+
+class _Bytes:
+    """A range that was read whole."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._position = data, 0
+
+    def readinto(self, buffer: memoryview) -> None:
+        buffer[:] = self._data[self._position : self._position + len(buffer)]
+        self._position += len(buffer)
 
 
 def _sha256(path: Path) -> str:

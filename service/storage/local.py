@@ -14,7 +14,7 @@ from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
 from service.storage.location import LocalLocation
 from service.storage.objects import RECORD_NAME, ObjectInfo
-from service.storage.open_files import OpenFiles, open_pulled
+from service.storage.open_files import FolderRanges, OpenFiles, open_pulled
 
 
 class LocalSource:
@@ -39,10 +39,14 @@ class LocalSource:
                 self.uri, "no such folder. Write gs://bucket/prefix for a bucket, hf://org/name for the Hub."
             )
         if not self._path.is_dir():
-            raise CheckpointNotFound(self.uri, "this is a file. Name the folder that contains it.")
+            is_gguf = self._path.suffix.lower() == ".gguf"
+            remedy = "GGUF is not read: name a folder of safetensors" if is_gguf else "Name the folder that contains it"
+            raise CheckpointNotFound(self.uri, f"this is a file. {remedy}.")
         objects = tuple(sorted(self._files(), key=lambda info: info.name))
         if not objects:
-            raise CheckpointNotFound(self.uri, "the folder is empty.")
+            raise CheckpointNotFound(
+                self.uri, "the folder is empty. Name the one that holds config.json, weights and tokenizer."
+            )
         return objects
 
     def read(self, info: ObjectInfo) -> bytes:
@@ -84,6 +88,10 @@ class LocalSource:
     ) -> AbstractContextManager[OpenFiles]:
         """Open files where they lie; nothing is copied."""
         return open_pulled(self.uri, PulledCheckpoint(self._path, tuple(objects)), chosen, progress, cancelled)
+
+    def open_ranges(self) -> FolderRanges:
+        """Open files where they lie."""
+        return FolderRanges(self.uri, self._path)
 
     def _files(self) -> Iterator[ObjectInfo]:
         def raise_denied(error: OSError) -> None:

@@ -14,7 +14,7 @@ from service.observability.progress import Progress
 from service.storage.cache.cache import CheckpointCache, PulledCheckpoint
 from service.storage.local import LocalSource
 from service.storage.location import GcsLocation, HubLocation, Location
-from service.storage.objects import ObjectInfo
+from service.storage.objects import ObjectInfo, RangeSource
 from service.storage.open_files import OpenFiles
 from service.storage.retry import TransferLimits
 
@@ -61,6 +61,10 @@ class Source(Protocol):
             progress: counts the bytes.
             cancelled: set by the caller to stop reading.
         """
+        ...
+
+    def open_ranges(self) -> AbstractContextManager[RangeSource]:
+        """Open the files for reads of short ranges, such as headers, before they are pulled; nothing is verified."""
         ...
 
     def is_on_this_machine(self, objects: Sequence[ObjectInfo], cache: CheckpointCache | None) -> bool:

@@ -8,8 +8,10 @@ at one character, the longest. Text that could still become a stop string is hel
 """
 
 import codecs
-from collections.abc import Mapping, Sequence, Set
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
@@ -120,37 +122,96 @@ class StopRule:
     token_ids: frozenset[int] = frozenset()
 
 
-class StopStrings:
-    """Cuts one text at its first stop string, wherever the boundaries of its parts lie."""
+class EndCheck(Protocol):
+    """Knows where a text may end, such as one that a grammar holds."""
 
-    def __init__(self, rule: StopRule) -> None:
+    def advance(self, text: str) -> None:
+        """Append text."""
+        ...
+
+    def may_end_behind(self, text: str) -> bool:
+        """Return whether the whole text may end with this, which is not appended."""
+        ...
+
+
+class StopStrings:
+    """Cuts one text at its first stop string, wherever the boundaries of its parts lie, in time linear in the text."""
+
+    def __init__(self, rule: StopRule, end_check: EndCheck | None = None) -> None:
+        """Begin a text; a stop string ends it only where `end_check` lets it end."""
         self._stops = rule.strings
         self._keeps_stop = rule.keeps_stop
+        self._end_check = end_check
         self._held = ""
+        self._failures = [failures(stop) for stop in self._stops]
+        self._sizes = [0] * len(self._stops)  # of each stop string's longest prefix that ends the text
+        self._begins = re.compile(f"[{re.escape(''.join({stop[0] for stop in self._stops}))}]") if self._stops else None
 
-    def push(self, text: str) -> tuple[str, str | None]:
-        """Append text; return what is safe to send, and the stop string that was found."""
-        if not self._stops:
+    def push(self, text: str, *, may_stop: bool = True) -> tuple[str, str | None]:
+        """Append text; return what is safe to send, and the stop string that was found.
+
+        Args:
+            text: what follows.
+            may_stop: whether a stop string that is complete within it ends the text.
+        """
+        if self._begins is None:
             return text, None
-        text = self._held + text
-        matches = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if matches:
-            self._held = ""
-            end, start = min(matches)
-            return text[: end if self._keeps_stop else start], text[start:end]
-        border = min(self._first_possible_start(text, stop) for stop in self._stops)
-        self._held = text[border:]
-        return text[:border], None
+        begin, text = len(self._held), self._held + text
+        for end in self._ends(text, begin):
+            for size in sorted(self._complete(text[end - 1]), reverse=True):
+                cut = end if self._keeps_stop else end - size
+                if may_stop and (self._end_check is None or self._end_check.may_end_behind(text[:cut])):
+                    self._held = ""
+                    return text[:cut], text[end - size : end]
+        border = len(text) - max(self._sizes)
+        self._held, sent = text[border:], text[:border]
+        if self._end_check is not None and sent:
+            self._end_check.advance(sent)
+        return sent, None
 
     def flush(self) -> str:
-        """Return the text that was held back, at the end of the sequence."""
+        """Return the text that was held back, at the end of the sequence or of a part of it."""
         held, self._held = self._held, ""
+        self._sizes = [0] * len(self._stops)
         return held
 
-    @staticmethod
-    def _first_possible_start(text: str, stop: str) -> int:
-        """Return the start of the longest suffix of `text` that is a prefix of `stop`; `len(text)` if none is."""
-        start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
-        while start >= 0 and not stop.startswith(text[start:]):
-            start = text.find(stop[0], start + 1)
-        return len(text) if start < 0 else start
+    def _ends(self, text: str, position: int) -> Iterator[int]:
+        """Yield the ends of the characters that may continue or begin a stop string."""
+        assert self._begins is not None, "there are stop strings"
+        while position < len(text):
+            if not any(self._sizes):
+                found = self._begins.search(text, position)
+                if found is None:
+                    return
+                position = found.start()
+            position += 1
+            yield position
+
+    def _complete(self, character: str) -> list[int]:
+        """Append a character; return the lengths of the stop strings that it completes."""
+        complete: list[int] = []
+        for index, (stop, failure) in enumerate(zip(self._stops, self._failures, strict=True)):
+            size = self._sizes[index]
+            while size and stop[size] != character:
+                size = failure[size - 1]
+            size += stop[size] == character
+            if size == len(stop):
+                complete.append(size)
+                size = failure[size - 1]
+            self._sizes[index] = size
+        return complete
+
+
+@lru_cache(maxsize=256)
+def failures(stop: str) -> tuple[int, ...]:
+    """Return, for each prefix of a string, the length of its longest proper suffix that is a prefix too.
+
+    Source: Knuth, Morris, Pratt 1977, "Fast Pattern Matching in Strings".
+    """
+    sizes = [0]
+    for character in stop[1:]:
+        size = sizes[-1]
+        while size and stop[size] != character:
+            size = sizes[size - 1]
+        sizes.append(size + (stop[size] == character))
+    return tuple(sizes)

@@ -22,7 +22,7 @@ class ThinkingTags(NamedTuple):
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self | None:
         """Return the tags of a vocabulary; None unless each is one token."""
-        opening_id, closing_id = map(tokenizer.backend.token_to_id, (OPENING, CLOSING))
+        opening_id, closing_id = map(tokenizer.id_of, (OPENING, CLOSING))
         return None if opening_id is None or closing_id is None else cls(opening_id, closing_id)
 
 
@@ -56,6 +56,17 @@ class ThinkingParser:
         self._has_begun = is_open
         self._is_at_tag = is_open  # whether white space that follows is next to a tag
         self._keeps_space = keeps_space
+        self._num_read = 0
+
+    @property
+    def num_held(self) -> int:
+        """Characters at the end of the text that are in no piece yet."""
+        return len(self._text)
+
+    @property
+    def num_pieces(self) -> int:
+        """The pushes with thinking so far, up to the closing tag; 0 while the text may begin with something else."""
+        return self._num_read if self._has_begun else 0
 
     @property
     def has_begun(self) -> bool:
@@ -69,6 +80,7 @@ class ThinkingParser:
 
     def push(self, text: str) -> list[Thought | Answer]:
         """Append text and return the pieces that it completes or continues."""
+        self._num_read += not self.is_over
         self._text += text
         if not self._is_decided:
             self._decide(is_over=False)
@@ -126,26 +138,6 @@ class ChatThinking:
     def parser(self) -> ThinkingParser:
         """Return a parser of one answer."""
         return ThinkingParser(is_open=self.is_open, keeps_space=self.is_held)
-
-
-class ThinkingCounter:
-    """Counts the tokens of the thinking with which a text begins: up to the closing tag, both tags included."""
-
-    def __init__(self, parser: ThinkingParser) -> None:
-        """Begin a text, which the parser reads for this purpose alone."""
-        self._parser = parser
-        self._num_read = 0
-
-    @property
-    def num_tokens(self) -> int:
-        """The tokens so far; 0 while the text may still begin with something else."""
-        return self._num_read if self._parser.has_begun else 0
-
-    def push(self, text: str) -> None:
-        """Append the text of one token, which may be empty."""
-        if not self._parser.is_over:
-            self._parser.push(text)
-            self._num_read += 1
 
 
 def _held(thought: str) -> int:

@@ -160,9 +160,15 @@ def check_shapes(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tup
         if source.misfit:
             raise MalformedCheckpoint(uri, source.name, f"has shape {list(source.shape)}; {source.misfit}.")
     for tensor in (tensor for source in sources for tensor in source.stored):
-        if shapes[tensor.name] != tensor.shape:
-            reason = f"has shape {list(shapes[tensor.name])}; config.json makes it {list(tensor.shape)}."
+        shape = shapes[tensor.name]
+        if shape != tensor.shape and not (tensor.role == "scales" and _is_one(shape, tensor.shape)):
+            reason = f"has shape {list(shape)}; config.json makes it {list(tensor.shape)}."
             raise MalformedCheckpoint(uri, tensor.name, reason)
+
+
+def _is_one(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Return whether two shapes differ by axes of size 1 alone, as scales of a tensor or of rows are stored."""
+    return [size for size in shape if size != 1] == [size for size in expected if size != 1]
 
 
 def _read(file: OpenFile, budget: RetryBudget) -> Header:

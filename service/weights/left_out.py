@@ -27,11 +27,14 @@ HARMLESS = tuple(
         (r"(^|\.)act_fn\.(beta|eps)$", "constants of xIELU"),
         (r"(^|\.)num_batches_tracked$|^n_averaged$", "counters of training"),
         # Scales of an 8-bit cache. Source: vLLM `model_executor/layers/quantization/kv_cache.py`; compressed-tensors.
-        (r"\.(k|v|q|kv|prob)_scale$", "scales of a cache in 8 bits"),
+        (r"\.(k|v|q|kv|prob)_(scale|zero_point)$", "scales of a cache in 8 bits"),
         (
             r"\.(k|v|kv)_(proj\.output_scale|cache_scale|cache_scaling_factor|zero_point)$",
             "scales of a cache in 8 bits",
         ),
+        # Activations are quantized by token or not at all. Source: AutoFP8, llm-compressor, fbgemm, ModelOpt and
+        # transformers `integrations/finegrained_fp8.py` (names of tensors).
+        (r"\.(input|act|activation|output)_(scale|zero_point|scale_ub)$|\.azp_adj$", "scales of static activations"),
         # Source: peft `utils/other.py` (ModulesToSaveWrapper): what `modules_to_save` replaces.
         (r"(^|\.)original_module\.", "modules that PEFT's trained copies replace"),
         # BERT's head of sentences, and SigLIP's, which makes one vector of a picture.
@@ -114,7 +117,7 @@ FOREIGN = tuple(
             "of AWQ or GPTQ, of which config.json has no fitting quantization_config. Copy it from the quantized model",
         ),
         (
-            r"\.weight_(packed|scale|scale_inv|zero_point|shape|global_scale|g_idx)$|\.input_(scale|global_scale)$",
+            r"\.weight_(packed|scale|scale_inv|zero_point|shape|global_scale|g_idx)$|\.input_global_scale$",
             "of a quantized model, of which config.json has no fitting quantization_config. Copy it from the quantized "
             "model",
         ),

@@ -80,13 +80,20 @@ class _Match(NamedTuple):
     name: str  # of the model
 
 
-def resolve(uri: str, specs: Iterable[WeightSpec], files: Mapping[str, Iterable[str]]) -> Resolution:
+def resolve(
+    uri: str,
+    specs: Iterable[WeightSpec],
+    files: Mapping[str, Iterable[str]],
+    *,
+    optional: Set[str] = frozenset(),
+) -> Resolution:
     """Find the tensors of a model among those of a checkpoint's files.
 
     Args:
         uri: the checkpoint's address, for messages.
         specs: the model's weights.
         files: the names of the tensors of each file.
+        optional: tensors of the model that may be missing.
 
     Raises:
         MalformedCheckpoint: a tensor is missing, two models fit, or a tensor changes results and has no place.
@@ -122,11 +129,12 @@ def resolve(uri: str, specs: Iterable[WeightSpec], files: Mapping[str, Iterable[
                 copies.append((name, tensors.pop(other)))
             else:
                 tensors[name] = tensors.pop(other)
-    _check_missing(uri, expected.values(), tensors, [found.name for found in (*exact, *rest)])
+    needed = [tensor for tensor in expected.values() if tensor.name not in optional]
+    _check_missing(uri, needed, tensors, [found.name for found in (*exact, *rest)])
     placed = {*tensors.values(), *(found for _, found in copies)}
     spare = {found.name: match for found, match in rest.items() if found not in placed}
     left_out = _left_out(uri, spare, keys.keys(), prefix)
-    return Resolution({name: tensors[name] for name in expected}, copies, left_out, prefix)
+    return Resolution({name: tensors[name] for name in expected if name in tensors}, copies, left_out, prefix)
 
 
 def shown(names: Sequence[str]) -> str:
@@ -188,9 +196,10 @@ def _trunk(uri: str, matched: Iterable[_Match], exact: Iterable[_Match]) -> str:
         if found[prefix] == found[first] and not first.startswith(prefix) and not own.get(first)
     ]
     if rivals:
+        one, other = sorted((first, rivals[0]))
         reason = (
-            f"and all others of the model are there twice, with names that begin with {first!r} and with "
-            f"{rivals[0]!r}. Save the one to serve by itself."
+            f"and all others of the model are there twice, with names that begin with {one!r} and with {other!r}. "
+            "Save the one to serve by itself."
         )
         raise MalformedCheckpoint(uri, min(found[first]), reason)
     return first

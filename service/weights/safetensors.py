@@ -158,7 +158,8 @@ def _check_layout(uri: str, file: str, entries: Sequence[TensorEntry], start: in
 def _extents(entries: Iterable[TensorEntry]) -> tuple[Extent, ...]:
     """Return where the bytes of an object may be split: between elements."""
     result = []
-    for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
+    unshared = {(entry.begin, entry.end): entry for entry in entries}
+    for _, entry in sorted(unshared.items(), key=lambda item: item[0]):
         dtype = DTYPES.get(entry.dtype_name)
         unit_bytes = dtype.itemsize if dtype is not None else 1
         result.append(Extent(entry.end - entry.begin, unit_bytes))

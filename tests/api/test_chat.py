@@ -68,7 +68,7 @@ async def test_a_stream_ends_with_the_usage_when_asked():
 
 
 async def test_token_ids_are_returned_on_demand():
-    expected = tokens("Hello world")
+    expected = [*tokens("Hello world"), END]
     answer = (await Service().chat(return_token_ids=True)).json()
     assert answer["choices"][0]["token_ids"] == expected
     assert answer["prompt_token_ids"] == tokens("<|turn|>user:hi<|turn|>assistant:")

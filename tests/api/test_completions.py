@@ -8,7 +8,7 @@ from tokenizers import AddedToken
 from service.api.completions import SHORT_PROMPT_CHARS
 from service.text.generation_defaults import GenerationDefaults
 from service.text.tokenizer import Tokenizer
-from tests.api.scripted_engine import MAX_MODEL_LEN, TOKENIZER, Service, tokens
+from tests.api.scripted_engine import END, MAX_MODEL_LEN, TOKENIZER, Service, tokens
 from tests.text.small_tokenizers import byte_level
 
 pytestmark = pytest.mark.anyio
@@ -116,7 +116,7 @@ async def test_a_stream_carries_text_ids_and_usage():
     choices = [choice for event in got for choice in event["choices"]]
     assert choices[0]["prompt_token_ids"] == [5, 6]
     assert all("prompt_token_ids" not in choice for choice in choices[1:])
-    assert [i for choice in choices for i in choice.get("token_ids", [])] == tokens("Hello world")
+    assert [i for choice in choices for i in choice.get("token_ids", [])] == [*tokens("Hello world"), END]
     assert "".join(choice["text"] for choice in choices) == "Hello world"
     assert got[-1]["usage"]["prompt_tokens"] == 2
 

@@ -9,7 +9,7 @@ import pytest
 
 from service.engine.request import FinishReason
 from service.text.chat_template import ChatTemplate
-from tests.api.scripted_engine import TEMPLATE, TOKENIZER, Service, tokens
+from tests.api.scripted_engine import END, TEMPLATE, TOKENIZER, Service, tokens
 from tests.api.test_chat import events
 from tests.api.test_structured import text_of
 from tests.text.tools import samples
@@ -74,7 +74,7 @@ async def test_calls_are_returned_in_openais_shape():
     calls = choice["message"].pop("tool_calls")
     assert choice["message"] == {"role": "assistant", "content": "Wait.\n", "refusal": None}
     assert choice["finish_reason"] == "tool_calls"
-    assert choice["token_ids"] == tokens(TWO)
+    assert choice["token_ids"] == [*tokens(TWO), END]
     assert all(re.fullmatch("call_[0-9a-f]{32}", call.pop("id")) for call in calls)
     assert calls == [
         {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm 🌍"}'}},
@@ -179,7 +179,7 @@ async def test_arguments_are_streamed_in_pieces():
             {"tool_choice": NAMED},
             "stop",
         ),
-        (ONE, FinishReason.STOP, {"stop": "Ulm"}, "stop"),
+        (ONE, FinishReason.STOP, {"stop": "Ulm"}, "tool_calls"),
         (ONE, FinishReason.STOP, {"stop": "\n</tool"}, "tool_calls"),
     ],
 )
@@ -245,11 +245,14 @@ async def test_several_calls_are_left_out_where_the_template_refuses_them(refuse
     assert bool(words[semicolon // 32] >> (semicolon % 32) & 1) is expected
 
 
-async def test_a_function_without_parameters_has_empty_ones_in_the_prompt():
-    service = service_of("x")
-    await choice_of(service, tools=[CLOCK])
-    prompt = TOKENIZER.decode(service.engine.last.request.prompt_ids)
-    assert '"parameters": {"type": "object", "properties": {}}' in prompt
+async def test_a_template_that_needs_parameters_gets_empty_ones():
+    needs = ChatTemplate("{{ tools[0].function.parameters.properties | length }}{{ tools | tojson }}", {})
+    for template, parameters in ((needs, '0[{"type": "function", "function": {"name": "clock", "par'), (None, "")):
+        service = service_of("x", **({} if template is None else {"chat_template": template}))
+        await choice_of(service, tools=[CLOCK])
+        prompt = TOKENIZER.decode(service.engine.last.request.prompt_ids)
+        assert prompt.startswith(parameters)
+        assert ('"parameters": {"type": "object", "properties": {}}' in prompt) == bool(parameters)
 
 
 async def test_an_answer_that_calls_nothing_may_have_a_schema():

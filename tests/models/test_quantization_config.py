@@ -8,6 +8,7 @@ import pytest
 from service.errors import UnsupportedModel
 from service.models.quantization_config import read_layer_storage
 from service.models.stored.layers import Encoding, LayerStorage
+from service.models.stored.modules import inside
 from tests.checkpoint.quantized_formats import FORMATS
 
 ARGS = {"num_bits": 8, "type": "int", "symmetric": True, "group_size": None, "block_structure": None}
@@ -29,6 +30,9 @@ W8A8: dict[str, Any] = {
 }
 
 
+HEAD = ((inside("lm_head"), None),)
+
+
 def changed(path: str, value: Any) -> dict[str, Any]:
     config = copy.deepcopy(W8A8)
     *parents, last = path.split(".")
@@ -44,7 +48,7 @@ def read(config: Any, **values: Any) -> LayerStorage | None:
 
 
 def test_the_configuration_decides_and_its_absence_is_wide():
-    assert read(W8A8) == LayerStorage(Encoding.INT8, wide_modules=("lm_head",))
+    assert read(W8A8) == LayerStorage(Encoding.INT8, rules=HEAD)
     assert read(changed("ignore", []), tie_word_embeddings=True) == LayerStorage(Encoding.INT8)
     assert read(None) is read_layer_storage("m", {}) is None
 
@@ -56,21 +60,21 @@ def config_of(name: str, **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (config_of("fp8 by tensor"), LayerStorage(Encoding.FP8, block=(None, None), wide_modules=("lm_head",))),
+        (config_of("fp8 by tensor"), LayerStorage(Encoding.FP8, block=(None, None), rules=HEAD)),
         (
-            config_of("fp8 in blocks", modules_to_not_convert=["a.b"]),
-            LayerStorage(Encoding.FP8, 8, (96, 128), scale_suffix="_scale_inv", wide_modules=("lm_head", "a.b")),
+            config_of("fp8 in blocks"),
+            LayerStorage(Encoding.FP8, 8, (96, 128), scale_suffix="_scale_inv", rules=HEAD),
         ),
         (
             config_of("w4a16 asymmetric"),
-            LayerStorage(Encoding.PACKED, 4, (1, 64), has_zeros=True, wide_modules=("lm_head",)),
+            LayerStorage(Encoding.PACKED, 4, (1, 64), has_zeros=True, rules=HEAD),
         ),
-        (config_of("awq", group_size=-1), LayerStorage(Encoding.AWQ, 4, has_zeros=True, wide_modules=("lm_head",))),
+        (config_of("awq", group_size=-1), LayerStorage(Encoding.AWQ, 4, has_zeros=True, rules=HEAD)),
         (
             config_of("gptq with desc_act"),
             LayerStorage(
                 *(Encoding.GPTQ, 4, (1, 64)),
-                **{"has_zeros": True, "is_zero_less_one": True, "has_order": True, "wide_modules": ("lm_head",)},
+                **{"has_zeros": True, "is_zero_less_one": True, "has_order": True, "rules": HEAD},
             ),
         ),
     ],
@@ -81,7 +85,7 @@ def test_a_format_is_as_its_configuration_says(config: dict[str, Any], expected:
 
 
 def test_a_name_of_a_module_holds_for_the_modules_in_it_and_for_no_other():
-    storage = LayerStorage(Encoding.FP8, wide_modules=("model.layers.1",))
+    storage = LayerStorage(Encoding.FP8, rules=((inside("model.layers.1"), None),))
     assert not storage.holds("model.layers.1.mlp.up_proj.weight")
     assert storage.holds("model.layers.11.mlp.up_proj.weight")
 
@@ -92,22 +96,23 @@ GROUP = "config_groups.group_0"
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quant_method = 'bitsandbytes'"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quant_method = 'bitsandbytes', fp4"),
         (config_of("gptq", bits=3), "bits = 3"),
         (config_of("gptq", bits=True), "bits = True"),
         (config_of("gptq", group_size=0), "group_size = 0"),
-        (config_of("gptq", desc_act=None), "desc_act = None"),
+        (config_of("gptq", desc_act="yes"), "desc_act = 'yes'"),
         (config_of("gptq", lm_head=True), "lm_head = True"),
         (config_of("gptq", checkpoint_format="marlin"), "checkpoint_format = 'marlin'"),
-        (config_of("gptq", dynamic={"-:.*": {}}), "dynamic = "),
+        (config_of("gptq", dynamic={"+:.*": {"bits": 2}}), "dynamic.+:.*.bits = 2"),
+        (config_of("gptq", dynamic={"-:(": {}}), "dynamic has '-:(', which is no regular expression"),
+        (config_of("gptq", modules_in_block_to_quantize="mlp"), "modules_in_block_to_quantize = 'mlp'"),
         (config_of("awq", version="gemv"), "version = 'gemv'"),
         (config_of("awq", zero_point=False), "zero_point = False"),
         (config_of("awq", modules_to_not_convert="lm_head"), "modules_to_not_convert = 'lm_head'"),
         (config_of("fp8 in blocks", fmt="e5m2"), "fmt = 'e5m2'"),
-        (config_of("fp8 in blocks", activation_scheme="static"), "activation_scheme = 'static'"),
-        (config_of("fp8 in blocks", weight_block_size=None), "weight_block_size = None"),
+        (config_of("fp8 in blocks", activation_scheme="none"), "activation_scheme = 'none'"),
         (config_of("fp8 in blocks", weight_block_size=[128, 0]), "weight_block_size = [128, 0]"),
-        (config_of("w4a16", ignore=["re:.*lm_head"]), "ignore = ['re:.*lm_head']"),
+        (config_of("w4a16", ignore=["re:(lm_head"]), "ignore has 're:(lm_head', which is no regular expression"),
         (config_of("w4a16", ignore=[]), "ignore = []"),
         (config_of("fp8 by row", format="int-quantized"), "weights.type = 'float'"),
         ({"bits": 4}, "quant_method = None"),
@@ -117,15 +122,18 @@ GROUP = "config_groups.group_0"
         (changed("format", "pack-quantized"), "input_activations = {"),
         (changed("format", "marlin-24"), "format = 'marlin-24'"),
         (changed("quantization_status", "calibration"), "quantization_status = 'calibration'"),
-        (changed("kv_cache_scheme", ARGS), "kv_cache_scheme = "),
         (changed("config_groups", {}), "config_groups should be one group"),
-        (changed("ignore", ["lm_head", "model.layers.0.mlp.down_proj"]), "ignore = "),
+        (changed("format", "nvfp4-pack-quantized"), "NVFP4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo = 'W4A8_AWQ'"),
+        ({"quant_method": "hqq"}, "quantized by HQQ (quantization_config.quant_method = 'hqq'), which is not served"),
+        ({"quant_method": "torchao"}, "torchao"),
+        ({"quant_method": "eetq"}, "EETQ (int8)"),
         (changed("ignore", []), "ignore = "),
         (changed(f"{GROUP}.targets", ["re:.*self_attn.*"]), "targets = "),
         (changed(f"{GROUP}.output_activations", ARGS), "output_activations = "),
         (changed(f"{GROUP}.input_activations", None), "input_activations = None"),
-        (changed(f"{GROUP}.input_activations.dynamic", False), "input_activations.dynamic = False"),
-        (changed(f"{GROUP}.input_activations.strategy", "tensor"), "input_activations.strategy = 'tensor'"),
+        (changed(f"{GROUP}.input_activations.num_bits", 4), "input_activations.num_bits = 4"),
         (changed(f"{GROUP}.weights.num_bits", 4), "weights.num_bits = 4"),
         (changed(f"{GROUP}.weights.type", "float"), "weights.type = 'float'"),
         (changed(f"{GROUP}.weights.strategy", "group"), "weights.strategy = 'group'"),

@@ -41,7 +41,7 @@ FLOAT32 = np.dtype(np.float32)
 ways = pytest.mark.parametrize(
     "products",
     [
-        pytest.param(PLAIN, id="plain"),
+        pytest.param(PLAIN, id="plain", marks=pytest.mark.grid),
         pytest.param(
             NATIVE,
             id="native",
@@ -113,7 +113,7 @@ def test_logits_of_a_slot_equal_those_of_pefts_merge(case: AdapterCase, products
     np.testing.assert_array_equal(plain, Pair(Decoder(config, products=products), token_ids).logits(weights)[1])
 
 
-@pytest.mark.parametrize("kv_dtype", [FLOAT32, np.dtype(np.int8)], ids=str)
+@pytest.mark.parametrize("kv_dtype", [pytest.param(FLOAT32, marks=pytest.mark.grid), np.dtype(np.int8)], ids=str)
 def test_a_base_in_eight_bits_is_as_exact_with_an_adapter_beside_it(
     kv_dtype: np.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

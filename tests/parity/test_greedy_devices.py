@@ -5,6 +5,8 @@ import pytest
 from service.engine.steps.sampling import BROKEN
 from tests.process import run_on_devices
 
+pytestmark = pytest.mark.grid  # four devices compile each program
+
 
 @pytest.fixture(scope="module")
 def results() -> list[dict]:

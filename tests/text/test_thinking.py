@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text.thinking import Answer, ThinkingCounter, ThinkingParser, Thought
+from service.text.thinking import Answer, ThinkingParser, Thought
 
 pieces = st.lists(st.sampled_from(["<think>", "</think>", "<", "/", "think>", "\n", " ", "a", "b <", "é", "</thin"]))
 
@@ -69,10 +69,10 @@ def test_thinking_arrives_before_it_ends():
     ],
 )
 def test_the_tokens_of_the_thinking_are_those_up_to_its_closing_tag(texts, is_open, expected):
-    counter = ThinkingCounter(ThinkingParser(is_open=is_open))
+    parser = ThinkingParser(is_open=is_open)
     counts = []
     for text in texts:
-        counter.push(text)
-        counts.append(counter.num_tokens)
-    assert counter.num_tokens == expected
+        parser.push(text)
+        counts.append(parser.num_pieces)
+    assert parser.num_pieces == expected
     assert counts == sorted(counts)

@@ -129,7 +129,8 @@ def _text_rule(body: GenerationRequest, model: ServedModel, rules: AnswerRules) 
     return TextRule(
         StopRule(tuple(body.stop), body.include_stop_str_in_output, own_stop_ids),
         shown_ids,
-        None if rules.thinking is None else rules.thinking.parser,
+        rules.reader if rules.reads_parts else None,
+        None if rules.text_grammar is None else rules.text_grammar.end_check,
         scores_only=body.requested_max_tokens[0] == 0,
     )
 

@@ -13,6 +13,7 @@ from service.api.schema.template import TemplateFields
 from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
 from service.api.served import ServedModel
 from service.errors import InvalidParameter
+from service.text.answer_reader import AnswerReader
 from service.text.bad_words import BadWords
 from service.text.grammar import definition
 from service.text.grammar.behind_thinking import GrammarBehindThinking
@@ -22,6 +23,7 @@ from service.text.thinking import CLOSING, OPENING, ChatThinking, ThinkingTags
 from service.text.tools.format import ToolFormat
 from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
 from service.text.tools.parameters import parameters_of
+from service.text.tools.parser import CallParser
 
 MAX_SCHEMAS_BYTES = 256 * 1024
 
@@ -141,6 +143,19 @@ class AnswerRules:
     use: ToolUse | None = None  # None: no calls
     thinking: ChatThinking | None = None  # None: no thinking
     shown_ids: frozenset[int] = frozenset()  # special tokens that the text must show, to be read and taken out again
+    text_grammar: Grammar | None = None  # of the content; None for any
+
+    @property
+    def reads_parts(self) -> bool:
+        """Whether an answer may have other parts than content."""
+        return self.use is not None or self.thinking is not None
+
+    def reader(self) -> AnswerReader:
+        """Return what splits one answer into its parts."""
+        return AnswerReader(
+            None if self.thinking is None else self.thinking.parser(),
+            None if self.use is None else CallParser(self.use.tool_format, self.use.text_names),
+        )
 
 
 async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest, prompt_end: str) -> AnswerRules:
@@ -162,17 +177,19 @@ async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest
     tags = None if thinking is None else thinking.tags
     shown_ids = frozenset(tags or ()) & model.tokenizer.special_ids
     constraint = await _constraint(call, model, body, use)
+    text_grammar = constraint if body.has_grammar and isinstance(constraint, Grammar) else None
     if use is not None:
         shown_ids |= frozenset(special_markers(use.tool_format, model.tokenizer).values())
     if thinking is not None and tags is not None and not thinking.is_over and isinstance(constraint, Grammar):
         may_end = not thinking.is_held
         constraint = GrammarBehindThinking(constraint, tags, is_open=thinking.is_open, may_end=may_end)
-    return AnswerRules(constraint, use, thinking, shown_ids)
+    return AnswerRules(constraint, use, thinking, shown_ids, text_grammar)
 
 
 async def completion_rules(call: Call, model: ServedModel, body: GenerationRequest) -> AnswerRules:
     """Return the rules of a completion's answers; raises as `chat_rules`."""
-    return AnswerRules(await _constraint(call, model, body))
+    constraint = await _constraint(call, model, body)
+    return AnswerRules(constraint, text_grammar=constraint if isinstance(constraint, Grammar) else None)
 
 
 async def _constraint(

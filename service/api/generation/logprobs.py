@@ -4,13 +4,14 @@ Source: https://platform.openai.com/docs/api-reference/chat/object, .../completi
 https://docs.vllm.ai/en/latest/api/vllm/logprobs.html (Logprob)
 """
 
-import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from service.api.generation.streams import TextDelta, TextStreams
+from service.api.generation.streams import SampledToken, TextDelta, TextStreams
+from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.generation import GenerationRequest
 from service.engine.request import TokenLogprobs
+from service.text.detokenizer import detokenizer_for
 from service.text.tokenizer import Tokenizer
 
 # Writing fewer entries takes less time than passing them to a thread.
@@ -25,15 +26,23 @@ def is_long_to_write(streams: TextStreams, body: GenerationRequest) -> bool:
     return body.num_prompt_logprobs is not None or (num_top is not None and num_tokens * (num_top + 1) > SHORT_ENTRIES)
 
 
-def chat_logprobs(tokenizer: Tokenizer, deltas: Sequence[TextDelta], *, as_ids: bool) -> dict[str, Any]:
+def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[SampledToken], *, as_ids: bool = False) -> dict[str, Any]:
     """Return the `logprobs` of a chat's choice, or of a chunk of one; with `as_ids`, tokens are named by their ids."""
     content = [
         _entry(tokenizer, token_id, logprobs.logprob, as_ids)
         | {"top_logprobs": [_entry(tokenizer, top_id, logprob, as_ids) for top_id, logprob in logprobs.top]}
-        for delta in deltas
-        for token_id, logprobs in zip(delta.token_ids, delta.logprobs, strict=True)
+        for token_id, logprobs in tokens
+        if logprobs is not None
     ]
     return {"content": content, "refusal": None}
+
+
+def logged_tokens(body: ChatCompletionRequest, delta: TextDelta) -> Sequence[SampledToken]:
+    """Return the tokens that the log-probabilities of a chat are of: those of the content.
+
+    With `return_token_ids` all that were sampled, so that there is one entry for each id, as vLLM has it.
+    """
+    return delta.sampled_tokens if body.return_token_ids else delta.content_tokens
 
 
 def _entry(tokenizer: Tokenizer, token_id: int, logprob: float, as_ids: bool) -> dict[str, Any]:
@@ -69,45 +78,60 @@ def prompt_logprobs(
 class CompletionLogprobs:
     """The `logprobs` of one completion, in parts; each continues at the text offset where the last one ended."""
 
-    def __init__(self, tokenizer: Tokenizer, num_top: int, *, as_ids: bool, keeps_special: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, num_top: int, *, context_ids: Sequence[int], as_ids: bool, keeps_special: bool
+    ) -> None:
         """Begin a completion's log-probabilities.
 
         Args:
             tokenizer: the model's tokenizer.
             num_top: alternatives for each token.
+            context_ids: the tokens before the first one.
             as_ids: whether tokens are named by their ids.
             keeps_special: whether the text has special tokens.
         """
         self._tokenizer = tokenizer
         self._num_top = num_top
         self._as_ids = as_ids
-        self._keeps_special = keeps_special
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        shown_ids = tokenizer.special_ids if keeps_special else frozenset[int]()
+        self._detokenizer = detokenizer_for(tokenizer, context_ids, shown_ids)
         self._offset = 0  # in characters of the text
+
+    def begin_behind(self, text: str) -> None:
+        """Let the next token begin behind a text, which its tokens need not spell as the client does."""
+        self._offset = len(text)
 
     def part(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
         """Return the part of the next tokens; None is the entry of a prompt's first token, which has no context."""
-        offsets = [self._advance(token_id) for token_id in token_ids]
+        offsets, names, tops = list[int](), list[str](), list[dict[str, float] | None]()
+        for token_id, entry in zip(token_ids, logprobs, strict=True):
+            text = self._detokenizer.push((token_id,))
+            name = stated = self._name(token_id)
+            if not self._as_ids and name.lstrip(" ") == text.lstrip(" "):
+                stated = text  # decoders may strip the first space of a text
+            top = None if entry is None else self._top(token_id, entry)
+            if top is not None and stated != name:
+                top = {stated if other == name else other: logprob for other, logprob in top.items()}
+            offsets.append(self._offset)
+            names.append(stated)
+            tops.append(top)
+            self._offset += len(text)
         return {
             "text_offset": offsets,
-            "tokens": [self._name(token_id) for token_id in token_ids],
+            "tokens": names,
             "token_logprobs": [None if entry is None else max(entry.logprob, LOWEST) for entry in logprobs],
-            "top_logprobs": [
-                None if entry is None else self._top(token_id, entry)
-                for token_id, entry in zip(token_ids, logprobs, strict=True)
-            ],
+            "top_logprobs": tops,
         }
-
-    def _advance(self, token_id: int) -> int:
-        offset = self._offset
-        if self._keeps_special or token_id not in self._tokenizer.special_ids:
-            self._offset += len(self._utf8.decode(self._tokenizer.token_bytes_of(token_id)))
-        return offset
 
     def _top(self, token_id: int, entry: TokenLogprobs) -> dict[str, float]:
         """Return the likeliest tokens, and the sampled one, which need not be among them."""
-        likeliest = {self._name(top_id): max(logprob, LOWEST) for top_id, logprob in entry.top[: self._num_top]}
-        return likeliest | {self._name(token_id): max(entry.logprob, LOWEST)}
+        likeliest: dict[str, float] = {}
+        top = dict(entry.top[: self._num_top])
+        for top_id, logprob in (top if token_id in top else top | {token_id: entry.logprob}).items():
+            name = self._name(top_id)
+            # Of tokens with one text, the likelier has it as its name.
+            likeliest[name if name not in likeliest else _id_name(top_id)] = max(logprob, LOWEST)
+        return likeliest
 
     def _name(self, token_id: int) -> str:
         """Return a token's text; a part of a character is written as its bytes, as OpenAI does."""

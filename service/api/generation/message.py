@@ -14,17 +14,17 @@ from service.api.generation.answer_rules import AnswerRules
 from service.api.generation.chat_prompt import SHORT_ID_CHARS
 from service.api.generation.streams import TextDelta
 from service.engine.request import FinishReason
-from service.text.thinking import Answer, Thought
+from service.text.answer_reader import Part
+from service.text.thinking import Thought
 from service.text.tools.format import ToolFormat
-from service.text.tools.parser import CallParser
-from service.text.tools.parts import Arguments, CallStart, Content, Part
+from service.text.tools.parts import Arguments, CallStart, Content
 
 # vLLM's older and newer name.
 _THOUGHT_KEYS = ("reasoning_content", "reasoning")
 
 
 class MessageParts:
-    """Turns the text of one choice into parts of its message."""
+    """Turns the parts of one answer into those of a choice's message."""
 
     def __init__(self, rules: AnswerRules, *, has_function_call: bool = False) -> None:
         """Begin a message.
@@ -33,49 +33,41 @@ class MessageParts:
             rules: the rules that the answer follows.
             has_function_call: whether a call is written as in OpenAI's older interface.
         """
-        use = self._use = rules.use
-        self._parser = None if use is None else CallParser(use.tool_format, use.text_names)
-        self._thinking = None if rules.thinking is None else rules.thinking.parser()
+        self._use = rules.use
+        self._num_calls = 0
+        self._is_inside_call = False  # at the end
         self._has_function_call = has_function_call
 
     def push(self, delta: TextDelta) -> list[dict[str, Any]]:
-        """Return the `delta` objects that the next text adds, in order."""
+        """Return the `delta` objects that the next parts make, in order."""
         parts = self._push(delta)
         return [_as_function_call(part) for part in parts] if self._has_function_call else parts
 
     def whole(self, deltas: Iterable[TextDelta]) -> dict[str, Any]:
-        """Return the message that consists of these texts."""
+        """Return the message that consists of these parts."""
         message = _whole(part for delta in deltas for part in self._push(delta))
         return _as_function_call(message) if self._has_function_call else message
 
     def finish_reason(self, reason: FinishReason) -> str:
         """Return OpenAI's reason: that calls were made, unless the request forced it or the answer was cut."""
-        has_calls = self._parser is not None and self._parser.num_calls > 0 and not self._parser.is_inside_call
+        has_calls = self._num_calls > 0 and not self._is_inside_call
         is_forced = self._use is not None and self._use.is_named
         if not has_calls or reason is not FinishReason.STOP or is_forced:
             return str(reason)
         return "function_call" if self._has_function_call else "tool_calls"
 
     def _push(self, delta: TextDelta) -> list[dict[str, Any]]:
-        is_over = delta.finish_reason is not None
-        if self._thinking is None:
-            return self._push_answer(delta.text, is_over=is_over)
-        pieces = self._thinking.push(delta.text) + (self._thinking.flush() if is_over else [])
-        deltas = [_thought(piece.text) for piece in pieces if isinstance(piece, Thought)]
-        answer = "".join(piece.text for piece in pieces if isinstance(piece, Answer))
-        return deltas + self._push_answer(answer, is_over=is_over)
-
-    def _push_answer(self, text: str, *, is_over: bool) -> list[dict[str, Any]]:
-        if self._parser is None:
-            return [{"content": text}] if text else []
-        parts = self._parser.push(text) + (self._parser.flush() if is_over else [])
-        return [self._delta(part) for part in parts]
+        self._is_inside_call = delta.is_inside_call
+        return [self._delta(part) for part in delta.parts]
 
     def _delta(self, part: Part) -> dict[str, Any]:
         match part:
+            case Thought(text):
+                return _thought(text)
             case Content(text):
                 return {"content": text}
             case CallStart(index, name):
+                self._num_calls += 1
                 assert self._use is not None, "calls are only parsed where tools are used"
                 identity = {"index": index, "id": _new_id(self._use.tool_format), "type": "function"}
                 return {"tool_calls": [identity | {"function": {"name": name, "arguments": ""}}]}

@@ -1,7 +1,7 @@
-"""Token events of a request's sequences to text deltas, which chats and completions share.
+"""Token events of a request's sequences to the parts of answers, which all interfaces share.
 
-The engine ends a sequence at a stop token or at its maximum length. Stop strings are found here, and end a sequence by
-an abort. The usage counts the tokens that the engine delivered, so it excludes stop tokens.
+The engine ends a sequence at a stop token or at its maximum length. Stop strings are found here, in what the client
+sees, and end a sequence by an abort. The usage counts the tokens that the engine delivered, so it excludes stop tokens.
 """
 
 import asyncio
@@ -16,21 +16,43 @@ from service.api.served import ServedModel
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenLogprobs
 from service.errors import Draining, EngineError
 from service.observability.clock import Clock
-from service.text.detokenizer import StopRule, StopStrings, detokenizer_for
-from service.text.thinking import ThinkingCounter, ThinkingParser
+from service.text.answer_reader import Part, Reader
+from service.text.detokenizer import EndCheck, StopRule, StopStrings, detokenizer_for
+from service.text.tools.parts import Content
+from service.text.visible import VisibleText
+
+type SampledToken = tuple[int, TokenLogprobs | None]  # the id, and its log-probabilities if they are requested
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """The text and tokens of one event."""
+    """The parts and tokens of one event."""
 
-    text: str
-    token_ids: tuple[int, ...]
+    parts: tuple[Part, ...]  # what the client sees
+    token_ids: tuple[int, ...]  # whatever they are part of, without the stop token
     finish_reason: FinishReason | None = None  # STOP or LENGTH, on the last delta
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each token, if requested
+    content_tokens: tuple[SampledToken, ...] = ()  # those of the content of the parts so far, if requested
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()  # on the first delta, if requested
-    stop: tuple[int, TokenLogprobs | None] | None = None  # the stop token, on the last delta if one ended it
+    stop: SampledToken | None = None  # the stop token, on the last delta if one ended it
     stop_reason: int | str | None = None  # of the request's own, the stop token or string that ended it
+    is_inside_call: bool = False  # whether the last delta ends within a call
+
+    @property
+    def text(self) -> str:
+        """The content."""
+        return "".join(part.text for part in self.parts if isinstance(part, Content))
+
+    @property
+    def sampled_ids(self) -> list[int]:
+        """All tokens that were sampled, the stop token included."""
+        return [*self.token_ids, *(() if self.stop is None else self.stop[:1])]
+
+    @property
+    def sampled_tokens(self) -> list[SampledToken]:
+        """All tokens that were sampled with their log-probabilities, if those are requested."""
+        of_stop = [] if self.stop is None or self.stop[1] is None else [self.stop]
+        return [*zip(self.token_ids, self.logprobs, strict=True), *of_stop] if self.logprobs else of_stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +61,8 @@ class TextRule:
 
     stop: StopRule
     shown_ids: Set[int] = frozenset()  # special tokens that have their names as text
-    thinking: Callable[[], ThinkingParser] | None = None  # of each text; None if it has none
+    reader: Callable[[], Reader] | None = None  # of each text; None if all of it is content
+    end_check: Callable[[], EndCheck] | None = None  # of each content; None if it may end anywhere
     scores_only: bool = False  # whether the tokens that the engine generates are dropped
 
 
@@ -53,9 +76,14 @@ class TextStream:
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
         self.finish_reason: FinishReason | None = None
         self._stop = rule.stop
-        self._stop_strings = StopStrings(rule.stop)
         self._detokenizer = detokenizer_for(model.tokenizer, request.prompt_ids, rule.shown_ids)
-        self._thinking = None if rule.thinking is None else ThinkingCounter(rule.thinking())
+        self._visible: VisibleText[SampledToken] | None = None  # None if all of the text is
+        if rule.reader is not None or rule.stop.strings:
+            self._visible = VisibleText(
+                None if rule.reader is None else rule.reader(),
+                StopStrings(rule.stop, None if rule.end_check is None else rule.end_check()),
+                min_tokens=request.sampling.min_tokens,
+            )
         self._stop_reason: int | str | None = None
         self._tokens = model.engine.submit(request)
 
@@ -67,7 +95,7 @@ class TextStream:
     @property
     def num_thinking_tokens(self) -> int:
         """How many of the tokens are thinking, so far."""
-        return 0 if self._thinking is None else self._thinking.num_tokens
+        return 0 if self._visible is None else self._visible.num_thinking
 
     @property
     def waited_for_compile_s(self) -> float:
@@ -92,44 +120,60 @@ class TextStream:
         raise EngineError("a sequence ended without a finish reason")
 
     def _delta(self, event: TokenEvent) -> TextDelta:
-        text, num_tokens = ("", 0) if self._scores_only else self._read(event)
+        parts, num_tokens = ([], 0) if self._scores_only else self._read(event)
         self.num_tokens += num_tokens
         self.num_cached_tokens += event.num_cached_tokens
         if self.finish_reason is None and event.finish_reason is FinishReason.ABORT:
             raise Draining
+        logprobs = event.logprobs[:num_tokens]
+        content_tokens = tuple(zip(event.token_ids[:num_tokens], logprobs, strict=True)) if logprobs else ()
         stop = None
         if self.finish_reason is None and event.finish_reason is not None:
-            self.finish_reason = FinishReason.LENGTH if self._scores_only else event.finish_reason
-            text += self._stop_strings.flush()
             stop = None if self._scores_only else event.stop
-            if stop is not None and stop[0] in self._stop.token_ids:
-                self._stop_reason = stop[0]
+            parts += self._end(FinishReason.LENGTH if self._scores_only else event.finish_reason, stop)
+        if self._visible is not None:
+            content_tokens = tuple(token for token in self._visible.take_tokens() if token[1] is not None)
         return TextDelta(
-            text,
+            tuple(parts),
             event.token_ids[:num_tokens],
             self.finish_reason,
-            event.logprobs[:num_tokens],
+            logprobs,
+            content_tokens,
             event.prompt_logprobs,
             stop,
             self._stop_reason,
+            self.finish_reason is not None and self._visible is not None and self._visible.is_inside_call,
         )
 
-    def _read(self, event: TokenEvent) -> tuple[str, int]:
-        """Return an event's text and the number of its tokens, up to the one that completes a stop string."""
-        if self._thinking is None and not self._stop.strings:
-            return self._detokenizer.push(event.token_ids), len(event.token_ids)
-        text = ""
+    def _read(self, event: TokenEvent) -> tuple[list[Part], int]:
+        """Return an event's parts and the number of its tokens, up to the one that completes a stop string."""
+        visible, num_tokens = self._visible, len(event.token_ids)
+        if visible is None:
+            text = self._detokenizer.push(event.token_ids)
+            return [Content(text)] if text else [], num_tokens
+        parts: list[Part] = []
         for index, token_id in enumerate(event.token_ids):
-            of_token = self._detokenizer.push((token_id,))
-            if self._thinking is not None:
-                self._thinking.push(of_token)
-            more, stop = self._stop_strings.push(of_token)
-            text += more
-            if stop is not None:
+            logprobs = event.logprobs[index] if event.logprobs else None
+            parts += visible.push(self._detokenizer.push((token_id,)), (token_id, logprobs))
+            if visible.stop is not None:
                 self._tokens.abort()
-                self.finish_reason, self._stop_reason = FinishReason.STOP, stop
-                return text, index + 1
-        return text, len(event.token_ids)
+                self.finish_reason, self._stop_reason = FinishReason.STOP, visible.stop
+                return parts, index + 1
+        return parts, num_tokens
+
+    def _end(self, reason: FinishReason, stop: SampledToken | None) -> list[Part]:
+        """End the answer, and return the parts that were held back, and the stop token's text if it is kept."""
+        self.finish_reason = reason
+        if stop is not None and stop[0] in self._stop.token_ids:
+            self._stop_reason = stop[0]
+        kept = self._detokenizer.push(stop[:1]) if stop is not None and self._stop.keeps_stop else ""
+        if self._visible is None:
+            return [Content(kept)] if kept else []
+        parts = self._visible.push(kept, stop) if kept and stop is not None else []
+        parts += self._visible.flush() if self._visible.stop is None else []
+        if self._visible.stop is not None:  # in what was held back
+            self.finish_reason, self._stop_reason = FinishReason.STOP, self._visible.stop
+        return parts
 
 
 class TextStreams:

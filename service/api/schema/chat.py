@@ -23,7 +23,6 @@ _REFUSED: NeutralValues = {
     **REFUSED,
     "audio": (),
     "chat_template": (),
-    "documents": ([],),
     "echo": (False,),
     "modalities": (["text"],),
 }
@@ -269,6 +268,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     hints: ClassVar[NeutralValues] = _HINTS
     refused: ClassVar[NeutralValues] = _REFUSED
     bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user"}]}
+    keeps_sent: ClassVar[tuple[str, ...]] = ("messages", "tools")
     nested: ClassVar[dict[str, type[WireObject]]] = {
         **GenerationRequest.nested,
         "function_call": NamedFunction,

@@ -8,11 +8,6 @@ from service.models.config import HubConfig
 from service.models.description import Activation
 from service.models.encoders.config import EncoderConfig, VectorConfig
 
-# The classes of transformers whose checkpoints hold the encoder itself; those of others hold it under a prefix.
-PLAIN_CLASSES = ("BertModel", "CamembertModel", "DistilBertModel", "MPNetModel", "RobertaModel", "XLMRobertaModel")
-# The name under which a model with a head holds the encoder, where it is not the family's.
-PREFIXES = {"camembert": "roberta", "xlm-roberta": "roberta"}
-
 
 def read_config(config: HubConfig, vector: VectorConfig) -> EncoderConfig:
     """Read a `config.json` of model_type `bert`.
@@ -59,12 +54,4 @@ def read_bert(config: HubConfig, vector: VectorConfig, *, first_position: int) -
         vector=vector,
         first_position=first_position,
         num_token_types=config.optional_int("type_vocab_size", 2),
-        prefix=_prefix(config),
     )
-
-
-def _prefix(config: HubConfig) -> str:
-    """Return the prefix of the encoder's tensors; a model with a head names the encoder after its family."""
-    classes = config.values.get("architectures") or PLAIN_CLASSES
-    family = str(config.values["model_type"])
-    return "" if set(classes) <= set(PLAIN_CLASSES) else f"{PREFIXES.get(family, family)}."

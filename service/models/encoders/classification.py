@@ -18,7 +18,7 @@ CONFIG, CROSS_ENCODER = "config.json", "CrossEncoder"
 CLASS_SUFFIX = "ForSequenceClassification"
 # The layers of each family's head: the hidden one and the one that gives the score.
 HEADS = {
-    "bert": ("bert.pooler.dense", "classifier"),
+    "bert": ("pooler.dense", "classifier"),
     "camembert": ("classifier.dense", "classifier.out_proj"),
     "roberta": ("classifier.dense", "classifier.out_proj"),
     "xlm-roberta": ("classifier.dense", "classifier.out_proj"),

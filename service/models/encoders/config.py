@@ -104,7 +104,6 @@ class EncoderConfig:
     first_position: int = 0  # of a text's first token
     num_token_types: int = 1  # 0: a token has no type
     num_position_buckets: int = 0  # of distances between tokens, each with a bias of the scores; 0 for no bias
-    prefix: str = ""  # of the tensors' names in the checkpoint
     names: EncoderNames = EncoderNames()
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 from service.errors import UnsupportedModel
 from service.models.config import HubConfig
 from service.models.encoders.config import Pooling, ScoreTokens, VectorConfig
+from service.models.registry import OWN_HEAD
 
 SCORE_TOKENS = "classifier_from_token"  # of `config.json`: the token of no relevance, and that of relevance
 SCORE_TOKEN_IDS = "classifier_from_token_ids"  # the same, as the tokenizer numbers them
@@ -37,5 +38,8 @@ def token_score_config(config: HubConfig) -> VectorConfig:
         message = f'{SCORE_TOKENS} must name two tokens, such as ["no", "yes"].'
         raise UnsupportedModel(config.uri, f"config.json: {message}")
     no_id, yes_id = config.values[SCORE_TOKEN_IDS]
-    score = ScoreTokens(no_id, yes_id, is_tied=config.flag("tie_word_embeddings"))
+    is_tied = config.flag("tie_word_embeddings")
+    score = ScoreTokens(
+        no_id, yes_id, is_tied=not own if isinstance(own := config.values.get(OWN_HEAD), bool) else is_tied
+    )
     return VectorConfig((Pooling.LAST,), is_score=True, score_tokens=score, template=TEMPLATE)

@@ -14,7 +14,7 @@ from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 def encoder_weight_specs(config: EncoderConfig, dtype: np.dtype = FLOAT32) -> tuple[WeightSpec, ...]:
     """Name every weight array of an encoder, in the order of use."""
-    embed, theirs = config.hidden_size, f"{config.prefix}embeddings."
+    embed, theirs = config.hidden_size, "embeddings."
     specs = [
         plain("words", ("vocab", "embed"), (config.vocab_size, embed), f"{theirs}word_embeddings.weight"),
         plain("positions", ("position", "embed"), (config.num_positions, embed), f"{theirs}position_embeddings.weight"),
@@ -50,16 +50,13 @@ def plain(name: str, axes: tuple[str, ...], shape: tuple[int, ...], tensor: str)
 
 
 def _types(config: EncoderConfig) -> list[WeightSpec]:
-    tensor, shape = (
-        f"{config.prefix}embeddings.token_type_embeddings.weight",
-        (config.num_token_types, config.hidden_size),
-    )
-    return [plain("types", ("type", "embed"), shape, tensor)]
+    shape = (config.num_token_types, config.hidden_size)
+    return [plain("types", ("type", "embed"), shape, "embeddings.token_type_embeddings.weight")]
 
 
 def _attention(config: EncoderConfig, layer: int) -> list[WeightSpec]:
     embed, heads, dim, names = config.hidden_size, config.num_heads, config.head_dim, config.names
-    ours, theirs = f"layers.{layer}.", f"{config.prefix}{names.layer}{layer}."
+    ours, theirs = f"layers.{layer}.", f"{names.layer}{layer}."
     joined = [f"{theirs}{name}" for name in (names.query, names.key, names.value)]
     weights = tuple(
         TensorSource(f"{name}.weight", shape=(embed, embed), view=(1, heads, dim, embed)) for name in joined
@@ -83,14 +80,14 @@ def _attention(config: EncoderConfig, layer: int) -> list[WeightSpec]:
 
 def _position_bias(config: EncoderConfig, ours: str) -> list[WeightSpec]:
     """Return the table of biases, which all layers share, as an array of a layer: the table is small."""
-    tensor = f"{config.prefix}{config.names.position_bias}.weight"
+    tensor = f"{config.names.position_bias}.weight"
     shape = (config.num_position_buckets, config.num_heads)
     return [plain(ours + "position_bias", ("bucket", "kv_head"), shape, tensor)]
 
 
 def _mlp(config: EncoderConfig, layer: int) -> list[WeightSpec]:
     embed, mlp, names = config.hidden_size, config.mlp_size, config.names
-    ours, theirs = f"layers.{layer}.", f"{config.prefix}{names.layer}{layer}."
+    ours, theirs = f"layers.{layer}.", f"{names.layer}{layer}."
     return [
         plain(ours + "up", ("mlp", "embed"), (mlp, embed), f"{theirs}{names.up}.weight"),
         plain(ours + "up_bias", ("mlp",), (mlp,), f"{theirs}{names.up}.bias"),

@@ -82,8 +82,8 @@ class _Parameters:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number or value <= 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or value <= 0:
             raise self.config.refuse(
                 f"the rope scaling {self.rope_type!r} has {key} = {value!r}, which should be a positive number."
             )
@@ -123,9 +123,17 @@ def read_rope(config: HubConfig, *, head_dim: int) -> RopeConfig:
     family = FAMILY_ROPES.get(str(config.values.get("model_type")), FamilyRope())
     found = _mapping(config, "rope_scaling") or _mapping(config, "rope_parameters") or dict(family.parameters)
     nested = {key: value for key, value in found.items() if key in (FULL, SLIDING)}
-    if nested:
-        return _equal_ropes(config, family, nested, head_dim)
-    return _rope(config, family, _with_theta(found, config.values.get("rope_theta"), family.theta), head_dim)
+    flat, theta = {key: value for key, value in found.items() if key not in nested}, config.values.get("rope_theta")
+    rope = _rope(config, family, _with_theta(flat, theta, family.theta), head_dim)
+    for kind, inner in nested.items():
+        if not isinstance(inner, Mapping) or rope != _rope(
+            config, family, _with_theta(inner, theta, family.theta), head_dim, kind
+        ):
+            raise config.refuse(
+                f"rope_parameters.{kind} is of one kind of layers, and {config.values.get('model_type')} has one "
+                "rotation for all. Write its rope_type and rope_theta without kinds."
+            )
+    return rope
 
 
 def read_ropes(config: HubConfig, *, head_dim: int) -> dict[str, RopeConfig]:
@@ -176,21 +184,6 @@ def _check_readings(
             "releases of transformers make different rotations of this file. Write rope_parameters with the rope_type "
             f"and rope_theta of {FULL} and of {SLIDING}, as transformers 5.24 saves them."
         )
-
-
-def _equal_ropes(config: HubConfig, family: FamilyRope, nested: Mapping[str, Any], head_dim: int) -> RopeConfig:
-    """Return the one rotation that is written by kind, for a family with one for all layers."""
-    ropes = set()
-    for kind, inner in nested.items():
-        if not isinstance(inner, Mapping):
-            raise config.refuse(f"rope_parameters.{kind} is {inner!r}, which should be an object.")
-        values = _with_theta(inner, config.values.get("rope_theta"), family.theta)
-        ropes.add(_rope(config, family, values, head_dim, kind))
-    if len(ropes) > 1:
-        raise config.refuse(
-            f"rope_parameters has a rotation for each kind of layer, which {config.values.get('model_type')} has not."
-        )
-    return ropes.pop()
 
 
 def _with_theta(values: Mapping[str, Any], outer: Any, default: float) -> dict[str, Any]:

@@ -34,6 +34,7 @@ DECODER_NAMES = TensorNames(
     memory_qkv=("encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj"),
     memory_output="encoder_attn.out_proj",
     prefix="decoder.",
+    head="proj_out",
     **_OF_LAYER,
 )
 

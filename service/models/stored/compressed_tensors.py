@@ -7,6 +7,7 @@ integers plus half of their range, the first in the lowest bits, `weight_scale`,
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from service.models.stored.fields import (
@@ -14,23 +15,25 @@ from service.models.stored.fields import (
     Accepted,
     check_fields,
     read_group_size,
-    read_modules,
+    read_wide,
     refusal,
 )
 from service.models.stored.layers import Encoding, LayerStorage
+from service.models.stored.modules import LM_HEAD, ignored
 
 ABSENT = (None, {}, [], False)
 ENCODINGS = {"int-quantized": Encoding.INT8, "float-quantized": Encoding.FP8, "pack-quantized": Encoding.PACKED}
+# `kv_cache_scheme` is not among them: a cache here has scales of its own, or none.
 METHOD: Accepted = {
     "format": tuple(ENCODINGS),
     "quantization_status": ("compressed", "frozen", None),
-    "kv_cache_scheme": ABSENT,
     "sparsity_config": ABSENT,
     "transform_config": ABSENT,
 }
 INT8: Accepted = {"num_bits": (8,), "type": ("int",), "symmetric": (True,), "actorder": (None,)}
 FP8: Accepted = {"num_bits": (8,), "type": ("float",), "symmetric": (True,), "actorder": (None,)}
 PLAIN: Accepted = {"block_structure": (None,), "dynamic": (False, None)}
+BLOCKED: Accepted = {**FP8, "strategy": ("block",), "dynamic": (False, None)}
 WEIGHTS: Mapping[Encoding, Accepted] = {
     Encoding.INT8: {**INT8, **PLAIN, "strategy": ("channel",), "group_size": (None, -1)},
     Encoding.FP8: {**FP8, **PLAIN, "strategy": ("tensor", "channel"), "group_size": (None, -1)},
@@ -40,7 +43,12 @@ WEIGHTS: Mapping[Encoding, Accepted] = {
         **{"strategy": ("group", "channel"), "actorder": (None, "weight", "static", "group")},
     },
 }
-TOKEN: Accepted = {"strategy": ("token",), "dynamic": (True,), "block_structure": (None,), "group_size": (None,)}
+# Of activations: here they are quantized by token or not at all, which loses less than their own static scales, or
+# those of groups. So their strategy decides nothing, but it must be of the same type as the weights.
+ACTIVATIONS: Mapping[Encoding, Accepted] = {
+    Encoding.INT8: {"num_bits": (8,), "type": ("int",)},
+    Encoding.FP8: {"num_bits": (8,), "type": ("float",)},
+}
 
 
 def read_compressed_tensors(uri: str, config: Mapping[str, Any], *, is_tied: bool) -> LayerStorage:
@@ -64,25 +72,28 @@ def read_compressed_tensors(uri: str, config: Mapping[str, Any], *, is_tied: boo
     fields: Accepted = {"targets": (["Linear"],), "output_activations": (None,), "format": (config["format"], None)}
     check_fields(uri, path, group, fields)
     weights, activations = group.get("weights"), group.get("input_activations")
-    check_fields(uri, f"{path}.weights", weights, WEIGHTS[encoding])
-    if encoding is not Encoding.PACKED:
-        served = {**(INT8 if encoding is Encoding.INT8 else FP8), **TOKEN}
-        check_fields(uri, f"{path}.input_activations", activations, served)
-    elif activations is not None:
+    is_blocked = encoding is Encoding.FP8 and isinstance(weights, Mapping) and weights.get("strategy") == "block"
+    check_fields(uri, f"{path}.weights", weights, BLOCKED if is_blocked else WEIGHTS[encoding])
+    if encoding is Encoding.PACKED and activations is not None:
         raise refusal(uri, f"{path}.input_activations = {activations!r} is not served")
-    wide = read_modules(uri, f"{KEY}.ignore", config.get("ignore"))
-    is_exact = wide == ("lm_head",) or (is_tied and wide == ())
-    if not (is_exact or (encoding is not Encoding.INT8 and (is_tied or "lm_head" in wide))):
-        raise refusal(uri, f"{KEY}.ignore = {list(wide)!r} is not served; it should have lm_head")
-    return _layer_storage(uri, f"{path}.weights", encoding, weights, wide)
+    if encoding is Encoding.INT8 or (encoding is Encoding.FP8 and activations is not None):
+        check_fields(uri, f"{path}.input_activations", activations, ACTIVATIONS[encoding])
+    rules = read_wide(uri, f"{KEY}.ignore", config.get("ignore"), ignored)
+    storage = _layer_storage(uri, f"{path}.weights", encoding, weights)
+    if replace(storage, rules=rules).holds(f"{LM_HEAD}.weight") and not is_tied:
+        raise refusal(uri, f"{KEY}.ignore = {config.get('ignore')!r} is not served; it should have {LM_HEAD}")
+    return replace(storage, rules=rules)
 
 
-def _layer_storage(
-    uri: str, path: str, encoding: Encoding, weights: Mapping[str, Any], wide: tuple[str, ...]
-) -> LayerStorage:
+def _layer_storage(uri: str, path: str, encoding: Encoding, weights: Mapping[str, Any]) -> LayerStorage:
     if encoding is not Encoding.PACKED:
-        block = (None, None) if weights["strategy"] == "tensor" else (1, None)
-        return LayerStorage(encoding, block=block, wide_modules=wide)
+        match weights["strategy"]:
+            case "tensor":
+                return LayerStorage(encoding, block=(None, None))
+            case "block":
+                return LayerStorage(encoding, block=read_block(uri, f"{path}.block_structure", weights))
+            case _:
+                return LayerStorage(encoding)
     in_groups = weights["strategy"] == "group"
     if not in_groups and weights.get("group_size") not in (None, -1):
         raise refusal(uri, f"{path}.group_size = {weights['group_size']!r} contradicts strategy = 'channel'")
@@ -93,5 +104,16 @@ def _layer_storage(
         (1, group_size),
         has_zeros=not weights["symmetric"],
         has_order=weights.get("actorder") == "group",
-        wide_modules=wide,
     )
+
+
+def read_block(uri: str, path: str, weights: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the rows and columns that share a scale.
+
+    Raises:
+        UnsupportedModel: they are not two positive integers.
+    """
+    block = weights.get(path.rpartition(".")[2])
+    if not isinstance(block, list) or len(block) != 2 or not all(type(n) is int and n > 0 for n in block):
+        raise refusal(uri, f"{path} = {block!r} should be two positive integers")
+    return block[0], block[1]

@@ -1,14 +1,16 @@
 """The fields of a `quantization_config`, each checked against what is served."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from service.errors import UnsupportedModel
+from service.models.stored.modules import is_pattern
 
 KEY = "quantization_config"
 SERVED = (
-    "Served are checkpoints of compressed-tensors (W8A8-int8; FP8 with activations that are quantized by token; W4A16 "
-    "and W8A16), FP8 in blocks, AWQ (gemm), GPTQ, MXFP4 of experts, and checkpoints that are not quantized."
+    "Served are checkpoints of compressed-tensors (W8A8-int8, FP8, W4A16 and W8A16), FP8 by tensor, row or block, AWQ "
+    "(gemm), GPTQ of 4 and 8 bits, MXFP4 of experts, and checkpoints that are not quantized, which QUANTIZATION=int8 "
+    "quantizes here."
 )
 
 type Accepted = Mapping[str, tuple[Any, ...]]
@@ -35,15 +37,15 @@ def check_fields(uri: str, path: str, found: Any, accepted: Accepted) -> None:
 
 
 def read_flag(uri: str, found: Mapping[str, Any], key: str) -> bool:
-    """Return a field that has to be a boolean.
+    """Return a field that has to be a boolean, or false where it is absent or null.
 
     Raises:
         UnsupportedModel: it is not one.
     """
     value = found.get(key)
-    if not isinstance(value, bool):
+    if value is not None and not isinstance(value, bool):
         raise refusal(uri, f"{KEY}.{key} = {value!r} should be true or false")
-    return value
+    return bool(value)
 
 
 def read_group_size(uri: str, path: str, value: Any) -> int | None:
@@ -57,13 +59,22 @@ def read_group_size(uri: str, path: str, value: Any) -> int | None:
     return None if value == -1 else value
 
 
-def read_modules(uri: str, path: str, value: Any) -> tuple[str, ...]:
-    """Return names of modules.
+def read_wide(uri: str, path: str, value: Any, pattern: Callable[[str], str]) -> tuple[tuple[str, None], ...]:
+    """Return the rules of modules that are not quantized.
+
+    Args:
+        uri: the checkpoint, for messages.
+        path: of the field, for messages.
+        value: its names of modules, or null.
+        pattern: makes one of a name.
 
     Raises:
-        UnsupportedModel: the value is not a list of names; a pattern is not a name.
+        UnsupportedModel: the value is not a list of names or patterns.
     """
     names = [] if value is None else value
-    if not isinstance(names, list) or not all(isinstance(name, str) and not name.startswith("re:") for name in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise refusal(uri, f"{path} = {value!r} should be a list of modules' names")
-    return tuple(names)
+    patterns = [pattern(name) for name in names]
+    if unread := [name for name, made in zip(names, patterns, strict=True) if not is_pattern(made)]:
+        raise refusal(uri, f"{path} has {unread[0]!r}, which is no regular expression")
+    return tuple((made, None) for made in patterns)

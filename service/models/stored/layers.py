@@ -1,6 +1,7 @@
 """The formats of quantized linear layers in checkpoints, and the tensors that hold each layer."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 WIDE = ("F32", "F16", "BF16", "F64")  # safetensors' names
@@ -32,7 +33,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class LayerStorage:
-    """The storage of all linear layers but those that are named."""
+    """The storage of all linear layers but those that a rule excepts."""
 
     encoding: Encoding
     bits: int = 8
@@ -41,7 +42,9 @@ class LayerStorage:
     is_zero_less_one: bool = False  # whether zero points are stored less one
     has_order: bool = False  # whether columns of a group lie apart; else groups are of consecutive columns
     scale_suffix: str = "_scale"  # in the name of an FP8 weight's scales
-    wide_modules: tuple[str, ...] = ()  # modules whose weights, and those of all modules in them, are not quantized
+    # Patterns of modules' whole names, of which the first that matches decides: another storage, or None for weights
+    # that are not quantized.
+    rules: "tuple[tuple[str, LayerStorage | None], ...]" = ()
     is_kept: bool = False  # whether integers of 4 bits stay so on the device, and not as rows of 8 bits
 
     @property
@@ -56,12 +59,22 @@ class LayerStorage:
             return f"stores {self.encoding.value} of {self.bits} bits"
         return "stores the columns of a group apart (desc_act, or actorder = 'group')" if self.has_order else None
 
+    def of(self, weight: str) -> "LayerStorage | None":
+        """Return the storage of a linear layer's weight, by its name in a checkpoint that is not quantized.
+
+        It is None for a weight that is not quantized. The names of modules may begin with `model.` or not.
+        """
+        if self.encoding is Encoding.MXFP4:
+            return self if ".experts." in weight else None
+        bare = weight.removesuffix(".weight").removeprefix("model.")
+        for pattern, storage in self.rules:
+            if re.fullmatch(pattern, bare) or re.fullmatch(pattern, f"model.{bare}"):
+                return None if storage is None else replace(storage, is_kept=self.is_kept)
+        return self
+
     def holds(self, weight: str) -> bool:
         """Return whether a weight of a linear layer is quantized, by its name in a checkpoint that is not."""
-        if self.encoding is Encoding.MXFP4:
-            return ".experts." in weight
-        module = weight.removesuffix(".weight")
-        return not any(f"{module}.".startswith(f"{name}.") for name in self.wide_modules)
+        return self.of(weight) is not None
 
     def group_size(self, num_in: int) -> int:
         """Return how many columns share a scale."""

@@ -8,7 +8,7 @@ Source: https://cloud.google.com/storage/docs/json_api/v1/objects (list, get, al
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from urllib.parse import quote
 
@@ -167,6 +167,10 @@ class GcsSource:
         """Open a range of an object's stored bytes, without verifying them; see `RangeSource`."""
         path = self._path(info.name)
         return _ObjectRange(self._transport, path, self.uri, info, budget, start=start, end=start + num_bytes)
+
+    def open_ranges(self) -> AbstractContextManager["GcsSource"]:
+        """Return the bucket itself."""
+        return nullcontext(self)
 
     def pull(
         self,

@@ -58,7 +58,9 @@ class GrammarCompiler:
             if kept is not None and not kept.has_failed:
                 self._kept.move_to_end(text)
                 return kept
-        grammar = Grammar(self._compiled(text, param), self._end_ids, self._vocab_size, param)
+        grammar = Grammar(
+            self._compiled(text, param), self._end_ids, self._vocab_size, param, self._vocabulary.tokenize_bytes
+        )
         with self._lock:
             self._kept[text] = grammar
             while len(self._kept) > MAX_KEPT_GRAMMARS or sum(map(len, self._kept)) > MAX_KEPT_CHARS:

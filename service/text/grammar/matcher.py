@@ -1,6 +1,6 @@
 """A compiled grammar, and the state of one sequence in it: which tokens may come next, and whether the text may end."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,12 +22,17 @@ class Grammar:
     end_ids: frozenset[int]  # tokens that the library lets end a text
     vocab_size: int
     param: str  # the request's field that states it
+    tokenize: Callable[[bytes], Sequence[int]]  # returns tokens of these bytes, any that there are
     has_failed: bool = False  # a sequence met a limit, which the others may share
 
     def matcher(self, stop_ids: Set[int]) -> "GrammarMatcher":
         """Return the beginning of a text, in microseconds; tokens of `stop_ids`, at least one, end it."""
         known = {token_id for token_id in stop_ids if token_id < self.vocab_size}
         return GrammarMatcher(self.compiled.deep_copy(), known, self.end_ids - known, self._failure)
+
+    def end_check(self) -> "GrammarText":
+        """Return the beginning of a text, which tells where it may end."""
+        return GrammarText(self.compiled.deep_copy(), self.tokenize)
 
     def _failure(self, cause: str) -> ConstraintError:
         self.has_failed = True
@@ -94,6 +99,23 @@ class GrammarMatcher:
 
     def _error(self) -> ConstraintError:
         return self._failure(first_line(self._matcher.get_error()) or self._matcher.stop_reason())
+
+
+class GrammarText:
+    """A text that a grammar holds, apart from the sequence that writes it."""
+
+    def __init__(self, matcher: "LLMatcher", tokenize: Callable[[bytes], Sequence[int]]) -> None:
+        """Begin a text; the matcher is a copy of its own."""
+        self._matcher, self._tokenize = matcher, tokenize
+
+    def advance(self, text: str) -> None:
+        """Append text."""
+        self._matcher.consume_tokens(list(self._tokenize(text.encode())))
+
+    def may_end_behind(self, text: str) -> bool:
+        """Return whether the whole text may end with this, which is not appended."""
+        matcher = self._matcher.deep_copy()
+        return matcher.consume_tokens(list(self._tokenize(text.encode()))) and matcher.is_accepting()
 
 
 def first_line(error: str) -> str:

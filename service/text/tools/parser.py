@@ -42,6 +42,11 @@ class CallParser:
         self._read: Callable[[], Iterator[Part]] = self._read_start
 
     @property
+    def num_held(self) -> int:
+        """Characters at the end of the text that are in no part yet."""
+        return len(self._opened) + sum(map(len, self._spaces)) + len(self._text)
+
+    @property
     def is_inside_call(self) -> bool:
         """Whether a call has begun and has not ended."""
         if self._read == self._read_head:
@@ -77,6 +82,7 @@ class CallParser:
             self._text, self._spaces = "".join(self._spaces) + self._text, []
             self._read = self._read_text
         elif any(text.startswith(beginning) for beginning in self._beginnings):
+            self._opened = "".join(self._spaces) + self._text[: len(self._text) - len(text)]
             self._text, self._spaces = text, []
             self._read = self._read_head
         elif not any(beginning.startswith(text) for beginning in self._beginnings):
@@ -107,7 +113,10 @@ class CallParser:
 
     def _read_head(self) -> Iterator[Part]:
         """Read up to the arguments of a call."""
+        text = self._text
         self._skip_ends()
+        if self._opened:  # a call that is cut before its name is text, white space and all
+            self._opened += text[: len(text) - len(self._text)]
         found = self._head.match(self._text)
         if found is None:
             return

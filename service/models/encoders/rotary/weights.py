@@ -15,15 +15,18 @@ from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 def rotary_weight_specs(config: RotaryConfig, dtype: np.dtype = FLOAT32) -> tuple[WeightSpec, ...]:
     """Name every weight array, in the order of use."""
     names, embed = config.names, config.hidden_size
-    specs = [plain("embed", ("vocab", "embed"), (config.vocab_size, embed), f"{names.embed}.weight")]
+    shape, scores = (config.vocab_size, embed), config.vector.score_tokens
+    shared = ("lm_head.weight",) if scores is not None and scores.is_tied else ()
+    table = TensorSource(f"{names.embed}.weight", shape, shape, also=shared)
+    specs = [WeightSpec("embed", ("vocab", "embed"), shape, (table,))]
     if names.embed_norm is not None:
         specs.append(_norm("embed_norm", embed, names.embed_norm))
     for layer in range(config.num_layers):
         specs += _layer(config, layer)
     specs.append(_norm("final_norm", embed, names.final_norm))
     specs += dense_weight_specs(config.vector)
-    if config.vector.score_tokens is not None and not config.vector.score_tokens.is_tied:
-        specs.append(plain("unembed", ("vocab", "embed"), (config.vocab_size, embed), "lm_head.weight"))
+    if scores is not None and not scores.is_tied:
+        specs.append(plain("unembed", ("vocab", "embed"), shape, "lm_head.weight"))
     return tuple(replace(spec, dtype=dtype) for spec in specs)
 
 

@@ -1,0 +1,170 @@
+"""Whether a model's head is a tensor of its own or the table of embeddings: the files decide, and not `config.json`.
+
+| config.json | the files have | served is |
+|---|---|---|
+| tied | no head, or one equal to the embeddings | the embeddings |
+| tied | another head | that head |
+| not tied | a head | that head |
+| not tied | no head | the embeddings |
+
+Programs are shaped by it, so it is known before weights are read: from the headers, and of large tables from samples.
+The load compares all bytes of two equal ones.
+Source: transformers `modeling_utils.py` (tie_weights, which unties tensors that a checkpoint has both and unequal).
+"""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from service.checkpoint.file_set import FileSet
+from service.checkpoint.layout import SnapshotLayout
+from service.errors import CheckpointError
+from service.models.decoder_weights import decoder_weight_specs
+from service.models.encoders.registry import any_encoder_weight_specs, is_encoder, read_encoder_config
+from service.models.encoders.rotary.config import RotaryConfig
+from service.models.registry import OWN_HEAD, read_config
+from service.models.weight_spec import FLOAT32, WeightSpec
+from service.storage.cache.cache import Bucket, CheckpointCache
+from service.storage.objects import RangeSource, read_range
+from service.storage.open_files import FolderRanges, OpenFile
+from service.storage.retry import RetryBudget, TransferLimits
+from service.weights.headers import read_headers
+from service.weights.names import resolve
+from service.weights.safetensors import Header, TensorEntry
+
+logger = logging.getLogger(__name__)
+
+EMBED, UNEMBED = "embed", "unembed"  # the names of the weights
+WHOLE_BYTES = 8 * 1024 * 1024  # tables up to this size are compared whole
+NUM_SAMPLES, SAMPLE_BYTES = 32, 64 * 1024  # of larger ones, evenly spread
+
+
+def with_head(
+    files: FileSet,
+    layout: SnapshotLayout,
+    values: Mapping[str, Any],
+    sentence_files: Mapping[str, Any],
+    cache: CheckpointCache | None,
+) -> Mapping[str, Any]:
+    """Return a configuration that says whether the files have a head of their own.
+
+    It is unchanged if the model has no head, or if the files cannot be read, which their load explains.
+
+    Args:
+        files: all files of the checkpoint.
+        layout: the files of weights.
+        values: the content of `config.json`.
+        sentence_files: the files of sentence-transformers, by name.
+        cache: where files of a bucket may be.
+    """
+    source = files.source
+    if any(info.is_gzipped for info in layout.weights):
+        return values
+    try:
+        names = [info.name for info in layout.weights]
+        specs, is_tied = _untied(source.uri, values, sentence_files, names)
+        if not any(spec.name == UNEMBED for spec in specs):
+            return values
+        with _open_ranges(files, cache) as ranges:
+            own = _has_own_head(specs, layout, ranges, is_tied=is_tied)
+    except CheckpointError as error:
+        logger.info("the head is chosen by config.json alone", extra={"uri": source.uri, "reason": str(error)})
+        return values
+    if own == is_tied:
+        has = "a head that differs from the embeddings, which is served" if own else "no head: the embeddings serve"
+        facts = {"uri": source.uri, "tie_word_embeddings": is_tied}
+        logger.warning("config.json says otherwise, but the files have %s", has, extra=facts)
+    return {**values, OWN_HEAD: own}
+
+
+def _untied(
+    uri: str, values: Mapping[str, Any], sentence_files: Mapping[str, Any], files: Sequence[str]
+) -> tuple[tuple[WeightSpec, ...], bool]:
+    """Return the weights of a model if its head is its own, and whether `config.json` says that it is not.
+
+    Raises:
+        UnsupportedModel: the model is not served.
+    """
+    own = {**values, OWN_HEAD: True}
+    if is_encoder(values, sentence_files):
+        config = read_encoder_config(uri, values, sentence_files, files)
+        is_tied = (
+            isinstance(config, RotaryConfig)
+            and config.vector.score_tokens is not None
+            and config.vector.score_tokens.is_tied
+        )
+        return any_encoder_weight_specs(read_encoder_config(uri, own, sentence_files, files), FLOAT32), is_tied
+    return decoder_weight_specs(read_config(uri, own)), read_config(uri, values).has_tied_embeddings
+
+
+@contextmanager
+def _open_ranges(files: FileSet, cache: CheckpointCache | None) -> Iterator[RangeSource]:
+    """Open the files of a checkpoint where they are."""
+    source = files.source
+    kept = cache.find(source, files.objects) if cache is not None and isinstance(source, Bucket) else None
+    try:
+        with source.open_ranges() if kept is None else FolderRanges(source.uri, kept.path) as ranges:
+            yield ranges
+    finally:
+        if kept is not None:
+            kept.release()
+
+
+def _has_own_head(specs: Sequence[WeightSpec], layout: SnapshotLayout, ranges: RangeSource, *, is_tied: bool) -> bool:
+    by_name = {spec.name: spec.sources[0].name for spec in specs}
+    embed, head = by_name[EMBED], by_name[UNEMBED]
+    budget = RetryBudget(TransferLimits())
+    headers: dict[str, Header] = {}
+
+    def read(names: Collection[str]) -> None:
+        opened = [OpenFile(ranges, replace(info, crc32c="")) for info in layout.weights if info.name in names]
+        headers.update((header.file.info.name, header) for header in read_headers(opened, budget))
+
+    tensors_of: dict[str, list[str]] = {}
+    for name, file in (layout.index or {}).items():
+        tensors_of.setdefault(file, []).append(name)
+    if not tensors_of:
+        read([info.name for info in layout.weights])
+        tensors_of = {file: list(header.entries) for file, header in headers.items()}
+    tensors = resolve(ranges.uri, specs, tensors_of, optional={embed, head}).tensors
+    if head not in tensors:
+        return False
+    if not is_tied:
+        return True
+    if embed not in tensors:
+        return False
+    pair = [tensors[embed], tensors[head]]
+    if not headers:
+        read({found.file for found in pair})
+    one, other = ((headers[found.file], headers[found.file].entries.get(found.name)) for found in pair)
+    return not _are_equal(one, other, budget)
+
+
+def _are_equal(
+    first: tuple[Header, TensorEntry | None], second: tuple[Header, TensorEntry | None], budget: RetryBudget
+) -> bool:
+    """Return whether two tensors are equal; of large ones, whether samples of them are."""
+    (one, left), (other, right) = first, second
+    if left is None or right is None:
+        return False  # the index is not true, which the load explains
+    if replace(left, file="", begin=0, end=0) != replace(right, file="", begin=0, end=0):
+        return False
+    if one is other and left == right:
+        return True
+    size = left.end - left.begin
+    pieces = [(0, size)]
+    if size > WHOLE_BYTES:
+        last = size - SAMPLE_BYTES
+        pieces = [(last * number // (NUM_SAMPLES - 1), SAMPLE_BYTES) for number in range(NUM_SAMPLES)]
+
+    def is_equal(piece: tuple[int, int]) -> bool:
+        start, length = piece
+        return read_range(one.file.source, one.file.info, left.begin + start, length, budget) == read_range(
+            other.file.source, other.file.info, right.begin + start, length, budget
+        )
+
+    with ThreadPoolExecutor(budget.limits.num_workers, thread_name_prefix="head") as pool:
+        return all(pool.map(is_equal, pieces))
