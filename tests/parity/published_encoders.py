@@ -652,7 +652,6 @@ PUBLISHED_ENCODERS = (
         "mpnet",
         OF_MPNET,
         sentence_files("mean_tokens", NORM, length=up_to(384)),
-        quick=True,
     ),
     PublishedEncoder(
         "multi-qa-mpnet-base-dot-v1", MPNET, "mpnet", OF_MPNET, sentence_files("cls_token", length=up_to(512))
