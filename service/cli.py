@@ -226,6 +226,14 @@ def _add_copies(commands: _Commands) -> None:
     )
     imports.add_argument("source", metavar="hf://ORG/NAME[@REVISION]", help="the repository; HF_TOKEN if it is gated")
     imports.add_argument("target", metavar="gs://BUCKET/FOLDER", help="an empty folder, or one of an earlier import")
+    check = commands.add_parser(
+        "check",
+        help="say what would be served of a checkpoint, left out and refused, from its small files and headers",
+        description="Read the small files of a checkpoint and the headers of its weights, as a start does, and print "
+        "what would be served, what would be left out and what would be refused. The exit code is 0 if a start would "
+        "serve it and 1 if not.",
+    )
+    check.add_argument("source", metavar="SOURCE", help="gs://bucket/folder, hf://org/name[@revision] or a folder")
     convert = commands.add_parser(
         "convert",
         help="write a checkpoint of pickled weights (pytorch_model.bin) as safetensors, or merge an adapter into one",
@@ -292,11 +300,8 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
         return import_checkpoint(
             str(flags["source"]), str(flags["target"]), emulator_host=settings.storage_emulator_host
         )
-    if flags["command"] == "convert":
-        from service.offline.convert import convert
-
-        adapter = flags.get("adapter")
-        return convert(str(flags["source"]), str(flags["target"]), settings, str(adapter) if adapter else None)
+    if flags["command"] in {"check", "convert"}:
+        return _run_on_files(flags, settings)
     from service.server.app import serve
 
     picture = flags.get("profile_start")
@@ -304,6 +309,19 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
         _check_picture(picture)
     serve(settings, picture if isinstance(picture, Path) else None)
     return 0
+
+
+def _run_on_files(flags: dict[str, object], settings: Settings) -> int:
+    """Run a command that reads the files of a checkpoint and starts no model."""
+    source = str(flags["source"])
+    if flags["command"] == "check":
+        from service.offline.check import check
+
+        return check(source, settings)
+    from service.offline.convert import convert
+
+    adapter = flags.get("adapter")
+    return convert(source, str(flags["target"]), settings, str(adapter) if adapter else None)
 
 
 def _check_picture(path: Path) -> None:

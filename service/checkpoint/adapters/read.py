@@ -9,7 +9,7 @@ copies of the base's can be served, by leaving them out.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import ml_dtypes
@@ -22,6 +22,8 @@ from service.checkpoint.limits import LoadLimits
 from service.errors import RefusedAdapter
 from service.models.adapted import SUFFIX, adapted_tensors
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec, bare_name
+from service.storage.open_files import OpenFile
+from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.headers import read_headers
 from service.weights.low_rank import LowRankUpdate, TrainedValues, Update
 from service.weights.safetensors import WIDE_DTYPES, TensorEntry
@@ -91,6 +93,14 @@ class Matched:
 
     layers: Sequence[LayerUpdate]
     trained: Sequence[TrainedTensor]
+
+
+def match_adapter(adapter: LocatedAdapter, specs: Sequence[WeightSpec]) -> Matched:
+    """Match an adapter that is to be merged with a model, by its header alone; raises as `read_updates`."""
+    with adapter.files.source.open_ranges() as ranges:
+        file = OpenFile(ranges, replace(adapter.weights, crc32c=""))
+        [header] = read_headers([file], RetryBudget(TransferLimits()))
+    return _Matching(adapter, header.entries, specs, None).matched()
 
 
 def read_updates(
