@@ -226,9 +226,9 @@ ROLES = ChatTemplate(
 async def test_a_role_of_a_fine_tune_is_taken_where_its_template_writes_it(path, field):
     service = Service(model={"chat_template": ROLES})
     for role, says in (("critic", ""), ("judge", "No judges."), ("poet", "role 'poet'")):
-        body = {"model": MODEL, field: [QUESTION, {"role": role, "content": "Hm."}, NEXT], "max_tokens": 9}
-        if path == "/v1/responses":
-            del body["max_tokens"]
+        body = {"model": MODEL, field: [QUESTION, {"role": role, "content": "Hm."}, NEXT]}
+        if path == "/v1/messages":
+            body["max_tokens"] = 9
         response = await service.post(path, body)
         assert response.status_code == (400 if says else 200), response.text
         assert says in response.text

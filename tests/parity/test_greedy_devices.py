@@ -5,7 +5,6 @@ import pytest
 from service.engine.steps.sampling import BROKEN
 from tests.process import run_on_devices
 
-
 pytestmark = pytest.mark.grid  # four devices compile each program
 
 

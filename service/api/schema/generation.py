@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
+from service.api.schema.other_names import REFUSED_PROMISES, with_own_names
 from service.api.schema.structured import StructuredOutputs
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_LOGPROBS
@@ -38,6 +39,7 @@ REFUSED: NeutralValues = {
     "logprob_token_ids": ([],),
     "logits_processors": ([],),
     "use_beam_search": (False,),
+    **REFUSED_PROMISES,
 }
 # Hints of vLLM, SGLang and their routers, of llama.cpp, Ollama and OpenRouter.
 HINTS: NeutralValues = {
@@ -48,7 +50,6 @@ HINTS: NeutralValues = {
     "keep_alive": (),
     "kv_transfer_params": (),
     "length_penalty": (1, 1.0),  # of beams
-    "n_predict": (),
     "no_stop_trim": (False,),
     "options": ({},),
     "provider": ({},),
@@ -264,6 +265,7 @@ class GenerationRequest(SharedFields):
 
     nested: ClassVar[dict[str, type[WireObject]]] = {**SharedFields.nested, "stream_options": StreamOptions}
     remedies: ClassVar[Mapping[str, str]] = REMEDIES
+    own_limits: ClassVar[tuple[str, ...]] = ("max_tokens",)
 
     model: str = Field(max_length=MAX_NAME_CHARS)
     """The served model's name; GET /v1/models lists it."""
@@ -282,6 +284,11 @@ class GenerationRequest(SharedFields):
     """vLLM's: whether to return the token ids of prompt and answer too."""
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     """vLLM's: alternatives to return for each token of the prompt; not in streams."""
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        return with_own_names(document, "max_tokens", own_limits=cls.own_limits)
 
     def truncated(self, prompt_ids: list[int], max_model_len: int) -> list[int]:
         """Return as many of the prompt's tokens as the request keeps, of a context of so many."""
