@@ -6,11 +6,11 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, override
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from service.api.schema.chat import FunctionCall, MeantChat, OwnThinking, Role
-from service.api.schema.embeddings import EmbeddingsRequest
+from service.api.schema.embeddings import INPUT, EmbeddingsRequest, Input, read_inputs
 from service.api.schema.generation import MAX_NAME_CHARS
 from service.api.schema.other_names import GRAMMAR_PROMISES, LIMITS
 from service.api.schema.tools import MAX_TOOLS
@@ -43,6 +43,13 @@ _REMEDIES: Mapping[str, str] = {
     **{name: f"send 'options': {{'{name}': …}}." for name in ("seed", "stop")},
     **dict.fromkeys(("json_schema", "response_format", "structured_outputs"), "send 'format'."),
 }
+
+_EMBED_INPUT = {"anyOf": [{"const": ""}, {"type": "array", "maxItems": 0}, *INPUT["anyOf"]]}
+
+
+def _embed_inputs(value: Any) -> tuple[Input, ...]:
+    return () if value in ("", []) else read_inputs(value)
+
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 Format = Annotated[
@@ -291,6 +298,8 @@ class OllamaEmbedRequest(EmbeddingsRequest):
 
     hints: ClassVar[NeutralValues] = {**EmbeddingsRequest.hints, **_KEEP_ALIVE, "options": ({},)}
 
+    input: Annotated[tuple[Input, ...], PlainValidator(_embed_inputs), WithJsonSchema(_EMBED_INPUT)] = ()
+    """A text, token ids, or up to 2,048 of either; without one, the model is loaded."""
     truncate: bool = True
     """Whether a text that is longer than the model takes is cut, which is the default."""
 
