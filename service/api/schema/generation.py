@@ -149,7 +149,7 @@ class SamplingFields(WireObject):
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     """Continuations of each prompt."""
     min_tokens: int = Field(default=0, ge=0, le=INT32_MAX)
-    """vLLM's: no stop token is sampled before this many tokens."""
+    """vLLM's: no stop token is sampled, and no stop string counts, before this many tokens."""
     ignore_eos: bool = False
     """vLLM's: continue after the model's end-of-text tokens, until another limit."""
     stop_token_ids: Annotated[
@@ -213,9 +213,9 @@ class SharedFields(SamplingFields):
         BeforeValidator(_stop_strings),
         WithJsonSchema(STOP),
     ] = Field(default_factory=list)
-    """Strings that end the text; the text excludes them."""
+    """Strings that end the text, and neither thinking nor calls; the text excludes them."""
     include_stop_str_in_output: bool = False
-    """vLLM's: the text ends with the stop string that ended it."""
+    """vLLM's: the text ends with the stop string, or the text of the stop token, that ended it."""
     priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
     """vLLM's: requests of a lower number are scheduled sooner."""
     bad_words: Annotated[
