@@ -1,6 +1,8 @@
 # `make serve` and `make test` need no setup: they install uv, Python 3.12 and all packages.
 UV := .tools/uv/bin/uv
-RUN := $(UV) run --no-sync
+# `make serve RUN=folder` serves a Levanter run; everywhere else in this file, RUN runs a command.
+LEVANTER_RUN := $(if $(filter command,$(origin RUN)),$(RUN))
+override RUN := $(UV) run --no-sync
 # One test process more than CPUs, since tests wait for processes too; those that share a costly fixture share one.
 PYTEST := pytest --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses=8 --dist=loadgroup
 # All arrays are checked against their annotations, not only those of traced functions.
@@ -16,8 +18,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-serve: .venv/serve ## Serve the demo model on :8080; settings are environment variables (MODEL_URI=…)
-	@GLIBC_TUNABLES=$(GLIBC_TUNABLES) $(RUN) levserve serve
+serve: .venv/serve $(if $(LEVANTER_RUN),.venv/levanter) ## Serve the demo model on :8080, MODEL_URI=…, or a Levanter run: RUN=folder
+	@GLIBC_TUNABLES=$(GLIBC_TUNABLES) $(RUN) levserve serve --config scripts/make_serve.yaml $(if $(LEVANTER_RUN),"$(LEVANTER_RUN)")
 
 test: .venv/dev ## Run the tests, all but those that take long (GRID=1: every kernel, family and compiler too)
 	$(RUN) $(PYTEST) -m "not slow$(if $(GRID),, and not grid)" --durations=40 --durations-min=1
@@ -158,12 +160,16 @@ ifneq ($(filter Linux-x86_64 Linux-aarch64,$(MACHINE)$(wildcard service/device/n
 COMPILE := --reinstall-package levserve
 endif
 .venv/serve: $(UV) pyproject.toml uv.lock $(NATIVE)
-	$(UV) sync --frozen --no-default-groups --inexact --compile-bytecode $(COMPILE)
+	$(UV) sync --frozen --no-default-groups --extra media --inexact --compile-bytecode $(COMPILE)
+	@touch $@
+
+.venv/levanter: .venv/serve
+	$(UV) sync --frozen --no-default-groups --extra media --extra levanter --inexact
 	@touch $@
 
 .venv/dev: $(UV) pyproject.toml uv.lock $(NATIVE)
 	$(UV) sync --frozen --all-groups --extra levanter --extra media --extra otel --inexact --compile-bytecode $(COMPILE)
-	@touch $@ .venv/serve
+	@touch $@ .venv/serve .venv/levanter
 
 # Compilers for machines that are not there, in environments of their own: with libtpu beside it, JAX looks for a TPU.
 .tools/targets/tpu: $(UV) uv.lock

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scripts.memory_table import adapters_table, memory_table
 from scripts.support_table import support_tables
+from scripts.vllm_table import vllm_tables
 from service.api.openapi.document import document
 from service.api.routes import all_routers
 from service.server.service import Service
@@ -49,6 +50,7 @@ def documents() -> dict[Path, str]:
         architecture: replaced(architecture.read_text(), "start graph", start_table()),
         openai: replaced(openai.read_text(), "support", support_tables()),
         memory: replaced(replaced(memory.read_text(), "memory", memory_table()), "adapters", adapters_table()),
+        ROOT / "docs/from_vllm.md": replaced((ROOT / "docs/from_vllm.md").read_text(), "flags", vllm_tables()),
         ROOT / ".env.example": env_example(),
         ROOT / "docs/openapi.json": interface(),
     }

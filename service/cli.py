@@ -1,4 +1,4 @@
-"""The command line `levserve COMMAND`. Every setting is a flag; an error is one line and an exit code."""
+"""The command line `levserve COMMAND`. Every setting is a flag; an error is a line on stderr and an exit code."""
 
 import argparse
 import atexit
@@ -7,64 +7,115 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, override
+from typing import Any, NoReturn, override
 
+from service.command_line import setting_flags, vllm
+from service.command_line.arguments import meant, normalized
+from service.command_line.messages import Messages
 from service.device.chips import TARGETS
-from service.errors import ServiceError, SettingsError
+from service.errors import SettingsError
 from service.observability.background import FLUSH_S, write_out_log
 from service.observability.logs import Origin, configure_logging, end_logging
 from service.settings import Settings
-from service.settings.sources import export_hub_token, load_settings
+from service.settings.sources import export_hub_token, load_settings, wants_json
 from service.smoke.command import add_parser as add_smoke
 from service.smoke.command import run as run_smoke
 
-logger = logging.getLogger(__name__)
-
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
+ALSO_VARIABLES = "Each setting is also an environment variable: PORT or LEVSERVE_PORT is --port."
+SHELLS = ("bash", "zsh")
+VERSION = ("--version", "-V", "version")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0 after a clean stop, 1 on an error, 2 on a wrong flag."""
-    parser = build_parser()
-    parsed, unknown = parser.parse_known_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] and words[0] in VERSION:
+        from service.command_line.version import version_line
+
+        print(version_line())
+        sys.exit(0)
+    parser = build_parser(words[0] if words else "", shows_all="--help-all" in words)
+    parsed, unknown = parser.parse_known_args(words)
     if unknown:
-        _refuse_flag(parser, parsed.command, unknown[0])
+        _refuse_word(parser, parsed.command, unknown[0])
+    if parsed.command == "completion":
+        from service.command_line.completion import completion
+
+        print(completion(parsed.shell, build_parser(shows_all=True).commands or {}), end="")
+        sys.exit(0)
     if parsed.command == "smoke":
         sys.exit(run_smoke(parsed))
     flags = vars(parsed)
     # What `compare` prints is for programs too.
     log_stream = sys.stderr if parsed.command == "compare" else sys.stdout
     configure_logging("INFO", flags.get("log_format") or "auto", log_stream)
+    messages = Messages(parsed.command, is_json=wants_json(flags.get("log_format")))
     code = 0
     level = "INFO"
     try:
-        settings = load_settings(
-            {name: value for name, value in flags.items() if name in Settings.model_fields}, flags.get("config")
-        )
+        settings, flags = read_settings(flags, messages)
         level = settings.log_level
+        messages.is_json = wants_json(settings.log_format)
         export_hub_token(settings)
         origin = Origin(settings.google_cloud_project, settings.k_service, settings.k_revision)
         configure_logging(settings.log_level, settings.log_format, log_stream, origin=origin)
         code = _run(flags, settings)
     except Exception as error:
-        _exit(1, partial(_log_error, error, with_trace=level == "DEBUG"))
+        _exit(1, partial(messages.error, error, with_trace=level == "DEBUG"))
     _exit(code)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser: the commands, each with a flag for every setting."""
+def read_settings(flags: dict[str, Any], messages: Messages) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings, and the flags in Levserve's own terms.
+
+    Raises:
+        SettingsError: a flag or a setting is wrong.
+    """
+    typed: dict[str, str] = {}
+    if (model := flags.get("model")) is not None:
+        if flags.setdefault("model_uri", model) != model:
+            raise SettingsError(
+                "MODEL", f"is {model!r}, but --model-uri is {flags['model_uri']!r}; set one of the two."
+            )
+        typed["model_uri"] = "MODEL"
+    meaning = vllm.translate(flags)
+    for text in meaning.notes:
+        messages.note(text)
+    flags = {name: value for name, value in (flags | meaning.settings).items() if value is not None}
+    given = {name: value for name, value in flags.items() if name in Settings.model_fields}
+    return load_settings(given, flags.get("config"), typed=typed | meaning.typed, note=messages.note), flags
+
+
+def build_parser(command: str | None = None, *, shows_all: bool = False) -> "_Parser":
+    """Return the parser of the command line.
+
+    Args:
+        command: the command that will be parsed; the others get no flags for settings. None: all get them.
+        shows_all: whether the help of a command shows all settings.
+    """
     parser = _Parser(
-        prog="levserve", description="An OpenAI-compatible inference service for fine-tuned models, on JAX."
+        prog="levserve",
+        description="An OpenAI-compatible inference service for fine-tuned models, on JAX.",
+        epilog="`levserve COMMAND --help` explains a command.",
+        allow_abbrev=False,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("--version", "-V", action="store_true", help="print the versions and exit")
+    commands = _Commands(parser, command, shows_all=shows_all)
     serve = commands.add_parser(
         "serve",
-        help="serve a checkpoint; without MODEL_URI, the demo model",
-        description="Serve a checkpoint. Each flag is also an environment variable, its name in capitals.",
-        argument_default=argparse.SUPPRESS,
+        help="serve a checkpoint; without MODEL, the demo model",
+        description="Serve a checkpoint behind OpenAI's API.",
+        usage="levserve serve [MODEL] [--SETTING VALUE ...]",
+    )
+    serve.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="a folder, gs://bucket/folder, hf://org/name[@revision], or org/name of the Hugging Face Hub; "
+        "without it, the demo model",
     )
     serve.add_argument(
         "--profile-start",
@@ -72,15 +123,15 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE.png",
         help="draw the start's timeline once it is ready (.png, .svg or .pdf; needs matplotlib)",
     )
-    serve.add_settings()
+    commands.add_settings(serve)
     prewarm = commands.add_parser(
         "prewarm",
         help="make a checkpoint's bundle ahead of traffic",
         description="Compile a checkpoint's executables on this accelerator and keep them as a bundle, so that a start "
-        "compiles nothing. Each flag is also an environment variable, its name in capitals.",
-        argument_default=argparse.SUPPRESS,
+        "compiles nothing.",
+        usage="levserve prewarm [MODEL] [--check] [--all] [--target TARGET] [--SETTING VALUE ...]",
     )
-    prewarm.add_argument("model_uri", nargs="?", metavar="MODEL_URI", help="the checkpoint, as for serve")
+    prewarm.add_argument("model", nargs="?", metavar="MODEL", help="the checkpoint, as for serve")
     prewarm.add_argument(
         "--check", action="store_true", help="compile nothing; exit with 0 if a start would find its bundle, else 1"
     )
@@ -94,47 +145,84 @@ def build_parser() -> argparse.ArgumentParser:
         choices=list(TARGETS),
         help="compile for this machine on another one, with the extra `tpu`, `cuda12` or `cuda13` that it serves with",
     )
-    prewarm.add_settings(without="model_uri")
+    commands.add_settings(prewarm)
     batch = commands.add_parser(
         "batch",
         help="answer a batch file (OpenAI's format) without a port",
         description="Answer every line of a batch file and write the answers to another. A run that was killed resumes "
-        "where it stopped. Each flag is also an environment variable, its name in capitals.",
-        argument_default=argparse.SUPPRESS,
+        "where it stopped.",
+        usage="levserve batch IN.jsonl OUT.jsonl [--SETTING VALUE ...]",
     )
     batch.add_argument("source", type=Path, metavar="IN.jsonl", help="the batch file")
     batch.add_argument("target", type=Path, metavar="OUT.jsonl", help="the file of answers, once all are complete")
-    batch.add_settings()
+    commands.add_settings(batch)
     _add_compare(commands)
     _add_copies(commands)
     add_smoke(commands)
+    completion = commands.add_parser(
+        "completion", help="print a script with which a shell completes commands and flags"
+    )
+    completion.add_argument("shell", choices=SHELLS, help='as in: eval "$(levserve completion bash)"')
+    parser.commands = commands.parsers
     return parser
 
 
-def _add_compare(commands: "argparse._SubParsersAction[_Parser]") -> None:
+class _Commands:
+    """The commands of the parser, of which one gets flags for the settings."""
+
+    def __init__(self, parser: argparse.ArgumentParser, command: str | None, *, shows_all: bool) -> None:
+        self._commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+        self._command = command
+        self._shows_all = shows_all
+        self.parsers: dict[str, argparse.ArgumentParser] = {}
+
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
+        """Add a command."""
+        options.setdefault("argument_default", argparse.SUPPRESS)
+        parser = self._commands.add_parser(name, allow_abbrev=False, formatter_class=_Formatter, **options)
+        self.parsers[name] = parser
+        return parser
+
+    def add_settings(self, parser: argparse.ArgumentParser) -> None:
+        """Add a flag for every setting, and those of vLLM."""
+        if self._command is not None and self.parsers.get(self._command) is not parser:
+            return
+        parser.add_argument("--help-all", action=setting_flags.ShowAllHelp)
+        parser.epilog = ALSO_VARIABLES
+        setting_flags.add_settings(parser, shows_all=self._shows_all)
+        vllm.add_flags(parser)
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Help with room for long flags."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34)
+
+
+def _add_compare(commands: _Commands) -> None:
     compare = commands.add_parser(
         "compare",
         help="measure how much two ways to serve a checkpoint differ over a text",
         description="Print the perplexity of a text under two ways to serve a checkpoint, the KL divergence of "
         "their next tokens, how often the most probable token is the same, and the largest difference of a logit. "
-        "Each flag is also an environment variable, its name in capitals, and holds for both ways.",
-        argument_default=argparse.SUPPRESS,
+        "Each setting holds for both ways.",
+        usage="levserve compare FIRST SECOND --text FILE [--SETTING VALUE ...]",
     )
     for name in ("first", "second"):
         example = "settings of this way alone, such as 'QUANTIZATION=int8 DTYPE=bfloat16'; '' for none"
         compare.add_argument(name, metavar=name.upper(), help=example)
     compare.add_argument("--text", type=Path, required=True, metavar="FILE", help="the text, in UTF-8")
-    compare.add_settings()
+    commands.add_settings(compare)
 
 
-def _add_copies(commands: "argparse._SubParsersAction[_Parser]") -> None:
+def _add_copies(commands: _Commands) -> None:
     """Add the commands that copy a checkpoint from one place to another."""
     imports = commands.add_parser(
         "import",
         help="copy a checkpoint from the Hugging Face Hub into a bucket",
         description="Copy a checkpoint from the Hugging Face Hub into a bucket, through memory and not through a disk. "
         "Every file is verified; an import that was interrupted goes on with the files that are missing.",
-        argument_default=argparse.SUPPRESS,
     )
     imports.add_argument("source", metavar="hf://ORG/NAME[@REVISION]", help="the repository; HF_TOKEN if it is gated")
     imports.add_argument("target", metavar="gs://BUCKET/FOLDER", help="an empty folder, or one of an earlier import")
@@ -144,36 +232,38 @@ def _add_copies(commands: "argparse._SubParsersAction[_Parser]") -> None:
         description="Write a checkpoint of pickled weights as safetensors, with its configuration and tokenizer, into "
         "a folder or a bucket. Nothing in a pickle is executed. With an adapter, write any checkpoint with the adapter "
         "merged into it.",
-        argument_default=argparse.SUPPRESS,
     )
     convert.add_argument("source", metavar="SOURCE", help="gs://bucket/folder, hf://org/name[@revision] or a folder")
     convert.add_argument("target", metavar="TARGET", help="gs://bucket/folder or a folder: a new one")
     convert.add_argument("--adapter", metavar="ADAPTER", help="an adapter (LoRA) in the format of PEFT, to merge")
 
 
-def _refuse_flag(parser: argparse.ArgumentParser, command: str, flag: str) -> NoReturn:
-    """Exit with the setting that an unknown flag most resembles."""
-    settings = [f"--{name.replace('_', '-')}" for name in Settings.model_fields]
-    close = get_close_matches(flag.partition("=")[0], settings, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
-    parser.exit(2, f"levserve {command}: {flag} is unknown{hint}\n`levserve {command} --help` shows what there is.\n")
+def _refuse_word(parser: argparse.ArgumentParser, command: str, word: str) -> NoReturn:
+    """Exit with the flag that an unknown word is probably meant to be."""
+    known = [*map(setting_flags.flag_of, Settings.model_fields), *vllm.flags()]
+    flag = meant(word, known) if word.startswith("-") else None
+    hint = f"; did you mean {flag}?" if flag else "."
+    parser.exit(2, f"levserve {command}: {word} is unknown{hint}\n`levserve {command} --help` shows what there is.\n")
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that has flags for settings."""
+    """A parser whose errors are two lines."""
+
+    commands: dict[str, argparse.ArgumentParser] | None = None  # by name; of the root alone
+
+    @override
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - the stub has overloads
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse the words of a command line in any of the forms that people type."""
+        if self.commands is not None and args is not None:
+            args = normalized(args, setting_flags.switches() | vllm.switches())
+        return super().parse_known_args(args, namespace)
 
     @override
     def error(self, message: str) -> NoReturn:
         """Exit with the error and the command that explains it; the usage alone would fill a screen with settings."""
         self.exit(2, f"{self.prog}: {message}\n`{self.prog} --help` shows what there is.\n")
-
-    def add_settings(self, without: str = "") -> None:
-        """Add a flag for every setting but one."""
-        self.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of settings")
-        for name, field in Settings.model_fields.items():
-            if name != without:
-                meaning = (field.description or "").replace("%", "%%").replace("`", "")
-                self.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=meaning)
 
 
 def _run(flags: dict[str, object], settings: Settings) -> int:
@@ -229,14 +319,7 @@ def _check_picture(path: Path) -> None:
     if not path.parent.is_dir():
         raise SettingsError("--profile-start", f"there is no folder {path.parent}.")
     if find_spec("matplotlib") is None:
-        raise SettingsError("--profile-start", "matplotlib draws the picture. Install it: pip install matplotlib.")
-
-
-def _log_error(error: Exception, *, with_trace: bool) -> None:
-    if isinstance(error, ServiceError):
-        logger.error("%s", error, exc_info=error if with_trace else None)
-    else:
-        logger.critical("an error that should not happen; please report it", exc_info=error)
+        raise SettingsError("--profile-start", "matplotlib draws the picture, and is not installed.")
 
 
 def _exit(code: int, log_cause: Callable[[], None] = lambda: None) -> NoReturn:

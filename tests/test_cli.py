@@ -12,7 +12,11 @@ from service.cli import main
         (["serv"], ["'serv'", "'serve'", "`levserve --help`"]),
         (["batch"], ["IN.jsonl, OUT.jsonl", "`levserve batch --help`"]),
         (["serve", "--max-model-lenn", "3"], ["did you mean --max-model-len?", "`levserve serve --help`"]),
-        (["serve", "what"], ["levserve serve: what is unknown.", "`levserve serve --help`"]),
+        (["serve", "a", "what"], ["levserve serve: what is unknown.", "`levserve serve --help`"]),
+        (["serve", "--max_model_lenn", "3"], ["did you mean --max-model-len?"]),
+        (["serve", "--Port", "3"], ["did you mean --port?"]),
+        (["serve", "--enable-prefix", "3"], ["did you mean --enable-prefix-caching?"]),
+        (["serve", "--model-u", "3"], ["--model-u is unknown; did you mean --model-uri?"]),
     ],
 )
 def test_a_wrong_command_line_gets_two_lines_that_lead_on(arguments, said, capsys):

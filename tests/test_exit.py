@@ -15,12 +15,12 @@ def work():
     while True:
         logging.critical("at work")
 
-def load_beside_others(*arguments):
+def load_beside_others(*arguments, **options):
     IN_BACKGROUND
     for _ in range(4):
         threading.Thread(target=work, daemon=True).start()
     time.sleep(0.1)
-    return load_settings(*arguments)
+    return load_settings(*arguments, **options)
 
 load_settings, cli.load_settings = cli.load_settings, load_beside_others
 cli.main(["serve", "--port", "eighty", "--log-format", "json"])
@@ -34,4 +34,4 @@ def test_the_cause_is_the_last_word_whatever_threads_say_meanwhile(begin):
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     first, last = lines[0]["message"], [line["message"] for line in lines if "dropped_log_lines" not in line][-1]
     assert (done.returncode, first) == (1, "at work")
-    assert last.startswith("PORT: Input should be a valid integer")
+    assert last.startswith("--port: Input should be a valid integer")

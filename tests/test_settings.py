@@ -109,10 +109,62 @@ def test_bundles_beside_checkpoints_need_a_signing_key_of_some_length():
     assert key[1:] not in str(raised.value)
 
 
-def test_a_line_that_is_no_setting_is_refused():
+def test_a_line_that_is_spelled_almost_like_a_setting_is_refused():
     Path(".env").write_text("MAX_NUM_SEQ=4\n")
     with pytest.raises(SettingsError, match=r"MAX_NUM_SEQ: is not a setting of Levserve\. Did you mean MAX_NUM_SEQS\?"):
         load_settings({})
+
+
+def test_lines_of_other_programs_are_named_and_left_without_their_values():
+    Path(".env").write_text("OPENAI_API_KEY=canary\nPORT=7\nDATABASE_URL=canary\nDEBUG=1\n")
+    notes = []
+    assert load_settings({}, note=notes.append).port == 7
+    assert notes == [".env: not settings of Levserve, and left alone: OPENAI_API_KEY, DATABASE_URL, DEBUG."]
+
+
+def test_a_prefix_makes_a_variable_or_a_line_this_programs_own(monkeypatch: pytest.MonkeyPatch):
+    Path(".env").write_text("LEVSERVE_DTYPE=float32\nDTYPE=int4\nLEVSERVE_MAX_NUM_SEQS=3\n")
+    monkeypatch.setenv("HOST", "x86_64-conda-linux-gnu")
+    monkeypatch.setenv("LEVSERVE_HOST", "127.0.0.1")
+    monkeypatch.setenv("LEVSERVE_PORT", "tcp://10.0.0.1:8080")  # Kubernetes, for a Service of this name
+    monkeypatch.setenv("LEVSERVE_SERVICE_HOST", "10.0.0.1")
+    settings = load_settings({})
+    assert (settings.host, settings.dtype, settings.port, settings.max_num_seqs) == ("127.0.0.1", "float32", 8080, 3)
+    assert settings.source_of("host") == "LEVSERVE_HOST in the environment"
+    monkeypatch.setenv("LEVSERVE_MAX_NUM_SEQ", "4")
+    with pytest.raises(SettingsError, match=r"LEVSERVE_MAX_NUM_SEQ: is not a setting .* Did you mean MAX_NUM_SEQS"):
+        load_settings({})
+
+
+def test_the_source_of_what_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DTYPE", "int4")
+    with pytest.raises(SettingsError, match=r"DTYPE: .*'int4'.* Set by DTYPE in the environment\. A variable with the"):
+        load_settings({})
+    monkeypatch.delenv("DTYPE")
+    monkeypatch.setenv("GCS_BUCKET", "bucket")
+    with pytest.raises(
+        SettingsError, match=r"MODEL_URI: contradicts GCS_BUCKET; .* Set by GCS_BUCKET in the environment"
+    ):
+        load_settings({"model_uri": "/model"})
+    with pytest.raises(SettingsError, match=r"^--gpu-memory-utilization: Input should be less than or equal to 1"):
+        load_settings({"device_memory_fraction": "90"}, typed={"device_memory_fraction": "--gpu-memory-utilization"})
+
+
+def test_choices_and_keys_of_a_file_may_be_written_in_any_case(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LOG_LEVEL", "debug")
+    settings = load_settings({"dtype": "BFloat16"}, config("PORT: 9\nmax-num-seqs: 2\n"))
+    assert (settings.log_level, settings.dtype, settings.port, settings.max_num_seqs) == ("DEBUG", "bfloat16", 9, 2)
+
+
+def test_a_name_of_the_hub_is_the_hubs_unless_a_folder_has_it():
+    notes = []
+    settings = load_settings({"model_uri": "org/model", "tokenizer_uri": "org/a@main"}, note=notes.append)
+    assert (settings.model_uri, settings.tokenizer_uri) == ("hf://org/model", "hf://org/a@main")
+    assert len(notes) == 2
+    Path("org/model").mkdir(parents=True)
+    assert load_settings({"model_uri": "org/model"}).model_uri == "org/model"
+    for path in ("./org/model", "/org/model", "~/org", "gs://org/model", "a/b/c", "model"):
+        assert load_settings({"model_uri": path}).model_uri == path
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ from pathlib import Path
 
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.file_set import OpenSource
-from service.checkpoint.layout import CONVERSION_MARKER, TOKENIZER_FILES, LevanterLayout, detect_layout, newest_export
+from service.checkpoint.layout import (
+    CONVERSION_MARKER,
+    GENERATION_CONFIG,
+    TOKENIZER_FILES,
+    LevanterLayout,
+    detect_layout,
+    newest_export,
+)
 from service.checkpoint.model_config import CONFIG_JSON
 from service.checkpoint.tokenizer_files import pull_tokenizer
 from service.observability.progress import Progress
@@ -68,5 +75,8 @@ def write_conversion(folder: Path, located: LocatedCheckpoint, cache: Checkpoint
     text_folder = pull_tokenizer(located, cache, progress).path
     for name in TOKENIZER_FILES:
         if (text_folder / name).is_file():
+            (folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(text_folder / name, folder / name)
+    if located.generation is not None:
+        (folder / GENERATION_CONFIG).write_text(json.dumps(located.generation))
     (folder / CONVERSION_MARKER).write_text(json.dumps({"uri": located.uri}))

@@ -15,7 +15,10 @@ from service.checkpoint.adapters.peft import CONFIG as ADAPTER_CONFIG
 from service.checkpoint.file_set import FileSet, OpenSource
 from service.checkpoint.head import with_head
 from service.checkpoint.layout import (
+    GENERATION_CONFIG,
+    PAIR_OF_VOCABULARY,
     TOKENIZER_FILES,
+    VOCABULARIES,
     LevanterLayout,
     SnapshotLayout,
     detect_layout,
@@ -40,6 +43,7 @@ from service.checkpoint.sentence_files import (
 from service.checkpoint.weight_files import choose_weights
 from service.errors import AmbiguousCheckpoint, MissingFile
 from service.models.encoders.token_heads import TOKEN_HEAD_FILES
+from service.storage.cache.cache import CheckpointCache
 from service.storage.location import GcsLocation, HubLocation, LocalLocation, Location, parse_location
 from service.storage.objects import ObjectInfo
 from service.storage.source import Source
@@ -58,6 +62,7 @@ class LocatedCheckpoint:
     tokenizer: FileSet
     sentence_files: Mapping[str, Any] = field(default_factory=dict)  # the JSON of sentence-transformers, by file
     adapter: LocatedAdapter | None = None  # merged into the weights while they are loaded
+    generation: Mapping[str, Any] | None = None  # generation_config.json of the model, if its tokenizer is elsewhere
 
     @property
     def version(self) -> str:
@@ -79,6 +84,7 @@ def locate(
     model_config_uri: str | None = None,
     tokenizer_uri: str | None = None,
     adapter_uri: str | None = None,
+    cache: CheckpointCache | None = None,
 ) -> LocatedCheckpoint:
     """Find a checkpoint, its configuration and its tokenizer.
 
@@ -88,6 +94,7 @@ def locate(
         model_config_uri: MODEL_CONFIG_URI, for a Levanter checkpoint without a configuration next to it or above it.
         tokenizer_uri: TOKENIZER_URI, for a tokenizer in another location.
         adapter_uri: ADAPTER_URI, for an adapter to merge into the weights.
+        cache: where files of a bucket may be; they are read there then.
 
     Raises:
         CheckpointError: a file is missing, ambiguous or malformed; the message names the setting that supplies it.
@@ -110,9 +117,11 @@ def locate(
         logger.info("found a Levanter checkpoint", extra={"uri": source.uri, "step": layout.step})
         folders += _above(location, folders[0], open_source)
     hub_config = _hub_config(source.uri, layout, folders, model_config_uri, open_source)
+    generation = None
     if tokenizer_uri is not None:
         tokenizer_source = open_source(parse_location(tokenizer_uri, "TOKENIZER_URI"))
         tokenizer_folders = [_Folder(tokenizer_source, tokenizer_source.list(), "")]
+        generation = _generation(folders)
     else:
         tokenizer_folders = folders
     tokenizer = _tokenizer(source.uri, tokenizer_folders)
@@ -123,7 +132,6 @@ def locate(
         hub_config = hub_config | stated_values(sentence_files)
         sentence_files = with_tokenizer_config(sentence_files, hub_config, tokenizer)
         layout, weights = choose_weights(source, objects, layout)
-        hub_config = with_head(source, layout, hub_config, sentence_files)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))
         layout = replace(layout, weights=(*layout.weights, *modules))
         hub_config, quantization = with_quantization_file(source, objects, hub_config)
@@ -132,8 +140,10 @@ def locate(
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
     files = FileSet(source, weights, folders[0].folder)
     hub_config = with_score_token_ids(source.uri, hub_config, tokenizer.source, tokenizer.objects)
+    if isinstance(layout, SnapshotLayout):
+        hub_config = with_head(files, layout, hub_config, sentence_files, cache)
     adapter = None if adapter_uri is None else locate_adapter(adapter_uri, open_source)
-    return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files, adapter)
+    return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files, adapter, generation)
 
 
 @dataclass(frozen=True)
@@ -236,9 +246,17 @@ def _tokenizer(uri: str, folders: Sequence[_Folder]) -> FileSet:
     for folder in folders:
         found = folder.find(*TOKENIZER_FILES)
         names = {info.name.removeprefix(folder.folder) for info in found}
-        if names & {"tokenizer.json", "tokenizer.model"} or names >= {"vocab.json", "merges.txt"}:
+        if not names.isdisjoint(VOCABULARIES) or names.issuperset(PAIR_OF_VOCABULARY):
             return FileSet(folder.source, found, folder.folder)
     raise MissingFile(
         uri,
         "tokenizer.json is missing. Set TOKENIZER_URI to its location, for instance hf://org/name of the base model.",
     )
+
+
+def _generation(folders: Sequence[_Folder]) -> Mapping[str, Any] | None:
+    """Return what the model's own generation_config.json says; None if it has none."""
+    for folder in folders:
+        if found := folder.find(GENERATION_CONFIG):
+            return parse_json_object(folder.source.uri, found[0].name, folder.source.read(found[0]))
+    return None

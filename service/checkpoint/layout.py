@@ -1,7 +1,7 @@
 """Layouts of checkpoints, detected by names alone: a Hugging Face snapshot, a Levanter run or one of its steps."""
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from service.checkpoint.foreign_files import foreign_format
@@ -9,16 +9,29 @@ from service.errors import AmbiguousCheckpoint, CheckpointNotFound, PickledWeigh
 from service.storage.objects import ObjectInfo
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
-TOKENIZER_FILES = (
+GENERATION_CONFIG = "generation_config.json"
+# The files of a tokenizer, one of which it needs: any of these, or each of the last ones.
+VOCABULARIES = (
     "tokenizer.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tiktoken.model",
+    "tekken.json",
+    "vocab.txt",
+)
+PAIR_OF_VOCABULARY = ("vocab.json", "merges.txt")
+TOKENIZER_FILES = (
+    *VOCABULARIES,
+    *PAIR_OF_VOCABULARY,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
-    "generation_config.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
+    "additional_chat_templates/default.jinja",
+    "additional_chat_templates/tool_use.jinja",
+    "additional_chat_templates/rag.jinja",
+    GENERATION_CONFIG,
     "added_tokens.json",
     "preprocessor_config.json",
     "processor_config.json",
@@ -47,6 +60,7 @@ class SnapshotLayout:
     """A Hugging Face snapshot: weights at the top, as safetensors or, without any, pickled."""
 
     weights: tuple[ObjectInfo, ...]
+    index: Mapping[str, str] | None = None  # the file of each tensor, if an index names the files
     is_conversion: bool = False  # of a Levanter run: weights are in the run's dtype, whatever `config.json` names
 
     @property
@@ -89,7 +103,7 @@ def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
     if levanter:
         return levanter
     if weights := safetensors or pickled or every:
-        return SnapshotLayout(weights, any(info.name == CONVERSION_MARKER for info in top))
+        return SnapshotLayout(weights, is_conversion=any(info.name == CONVERSION_MARKER for info in top))
     raise _nothing_found(uri, objects, top)
 
 
@@ -160,9 +174,10 @@ def _nothing_found(
     pickles = [info.name for info in top if info.name.endswith(PICKLE_SUFFIXES)]
     if pickles:
         return PickledWeights(uri, pickles)
-    found = ", ".join(info.name for info in objects[:MAX_SHOWN])
+    found = ", ".join([*(info.name for info in objects[:MAX_SHOWN]), *(["…"] if len(objects) > MAX_SHOWN else [])])
+    hint = below or " Name the folder that holds config.json, the weights and tokenizer.json."
     return CheckpointNotFound(
-        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {found}, ….{below}"
+        uri, f"holds no *.safetensors and no Levanter step-N with {STEP_MARKER}; it has {found}.{hint}"
     )
 
 

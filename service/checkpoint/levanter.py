@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import MalformedCheckpoint, MissingFile
+from service.errors import MalformedCheckpoint, MissingExtra
 from service.models.registry import RUN
 
 VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight", "wte.weight")
@@ -41,15 +41,12 @@ def require_levanter(uri: str) -> None:
     """Import Levanter.
 
     Raises:
-        MissingFile: it is not installed; the message says how to install it.
+        MissingExtra: it is not installed; the message says how to install it.
     """
     try:
         import levanter.checkpoint  # noqa: F401
     except ImportError as error:
-        raise MissingFile(
-            uri,
-            "is a Levanter checkpoint, and Levanter is not installed here: pip install 'levserve[levanter]'.",
-        ) from error
+        raise MissingExtra(uri, "is a Levanter checkpoint, and Levanter is not installed here", "levanter") from error
     logging.getLogger("levanter").setLevel(logging.WARNING)
 
 

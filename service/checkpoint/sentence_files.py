@@ -56,12 +56,7 @@ def stated_values(files: Mapping[str, Any]) -> Mapping[str, Any]:
     name it config_args.
     """
     length: Mapping[str, Any] = next((files[name] for name in LENGTHS if files.get(name)), {})
-    return {
-        key: value
-        for name in ("config_args", "config_kwargs")
-        for key, value in (length.get(name) or {}).items()
-        if key != "trust_remote_code"
-    }
+    return {key: value for name in ("config_args", "config_kwargs") for key, value in (length.get(name) or {}).items()}
 
 
 def weights_of_modules(objects: Sequence[ObjectInfo], files: Mapping[str, Any]) -> tuple[ObjectInfo, ...]:

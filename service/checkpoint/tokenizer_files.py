@@ -27,6 +27,7 @@ def pull_tokenizer(located: LocatedCheckpoint, cache: CheckpointCache | None, pr
             return replace(kept, path=kept.path / files.folder)
     folder = private_folder()
     for info in files.objects:
-        data = files.source.read(info)
-        (folder / info.name.removeprefix(files.folder)).write_bytes(data)
+        path = folder / info.name.removeprefix(files.folder)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(files.source.read(info))
     return PulledCheckpoint(folder, files.objects)

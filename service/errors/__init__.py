@@ -49,13 +49,15 @@
     │   └── EngineStopped              503 the device thread has ended
     └── StartError                     aborts the start with one line and exit code 1
         ├── SettingsError                  (variable)
-        ├── PortInUse                      (host, port)
+        ├── CannotListen                   (host, port)
+        │   └── PortInUse
         ├── UnknownDeviceMemory            (platform, device_kind)
         ├── UnusableAccelerator            (device_file, package)
         ├── TargetUnavailable              (target, reason)
         ├── DoesNotFit                     (needed_bytes, available_bytes)
         └── CheckpointError                (uri)
             ├── CheckpointNotFound, AccessDenied, MissingFile, AmbiguousCheckpoint
+            ├── MissingExtra               (extra) an optional part of Levserve is not installed
             ├── UnsupportedModel           a model_type, or a feature
             ├── PickledWeights             (files)
             ├── MalformedCheckpoint        (file) invalid headers, wrong shapes, bad JSON
@@ -83,6 +85,7 @@ from service.errors.checkpoint import (
     GenerationGone,
     HostileName,
     MalformedCheckpoint,
+    MissingExtra,
     MissingFile,
     NotDownloaded,
     ObjectChanged,
@@ -149,6 +152,7 @@ from service.errors.request import (
 )
 from service.errors.root import ServiceError
 from service.errors.start import (
+    CannotListen,
     DoesNotFit,
     PortInUse,
     SettingsError,
@@ -168,6 +172,7 @@ __all__ = [
     "BodyTooLaborious",
     "BodyTooLarge",
     "BodyTooSlow",
+    "CannotListen",
     "CheckpointError",
     "CheckpointNotFound",
     "ClientDisconnected",
@@ -191,6 +196,7 @@ __all__ = [
     "MalformedCheckpoint",
     "MalformedRequest",
     "MethodNotAllowed",
+    "MissingExtra",
     "MissingFile",
     "MissingParameter",
     "ModelLoadFailed",

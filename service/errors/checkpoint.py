@@ -1,6 +1,7 @@
 """Errors in finding, downloading and reading a checkpoint, which abort the start."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from service.errors.start import StartError
 
@@ -23,6 +24,24 @@ class AccessDenied(CheckpointError):
 
 class MissingFile(CheckpointError):
     """The checkpoint lacks a required file; the message names the setting that supplies one."""
+
+
+class MissingExtra(CheckpointError):
+    """The checkpoint needs an optional part of Levserve that is not installed."""
+
+    def __init__(self, uri: str, reason: str, extra: str) -> None:
+        super().__init__(uri, f"{reason}. {self.remedy(extra)}")
+        self.extra = extra
+
+    @staticmethod
+    def remedy(extra: str) -> str:
+        """Return how to install an extra here: in a clone, with the uv of its Makefile."""
+        clone = Path(__file__).parents[2]
+        if not (clone / "uv.lock").is_file():
+            return f"Run: pip install 'FOLDER[{extra}]', where FOLDER is a clone of Levserve."
+        where = "" if Path.cwd() == clone else f"cd {clone} && "
+        # The default group is that of developers, and without --inexact other extras would be removed.
+        return f"Run: {where}.tools/uv/bin/uv sync --inexact --extra {extra} --no-default-groups --frozen"
 
 
 class AmbiguousCheckpoint(CheckpointError):

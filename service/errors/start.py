@@ -1,5 +1,8 @@
 """Errors in settings, the port and device memory that abort the start."""
 
+import errno
+import socket
+
 from service.errors.root import ServiceError
 
 
@@ -15,16 +18,45 @@ class SettingsError(StartError):
         self.variable = variable
 
 
-class PortInUse(StartError):
-    """The port cannot be opened, usually because another process listens on it."""
+class CannotListen(StartError):
+    """The port cannot be opened: another process has it, it needs privileges, or the host is not this machine's."""
 
-    def __init__(self, host: str, port: int, cause: str) -> None:
-        super().__init__(
-            f"cannot listen on {host} port {port}: {cause}. "
-            "Stop the process that uses it, or set PORT (or HOST) to a free one."
-        )
+    def __init__(self, host: str, port: int, cause: str, remedy: str) -> None:
+        super().__init__(f"cannot listen on {host} port {port}: {cause}. {remedy}")
         self.host = host
         self.port = port
+
+    @staticmethod
+    def because(
+        error: OSError, host: str, port: int, *, host_source: str = "", variable: str = "PORT"
+    ) -> "CannotListen":
+        """Return the error for what the system says.
+
+        Args:
+            error: of opening the port.
+            host: the address.
+            port: the port.
+            host_source: where the host was set, such as "HOST in the environment"; empty for the default.
+            variable: the setting of the port.
+        """
+        cause = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            return PortInUse(host, port, cause, f"Stop the process that uses it, or set {variable} to a free one.")
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return CannotListen(
+                host, port, cause, f"Ports below 1024 are the administrator's: set {variable} to another."
+            )
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            named = f"The host is from {host_source}; it" if host_source else "The host"
+            cause = f"{cause}. {named} is no address of this machine"
+        remedy = (
+            "Set LEVSERVE_HOST, which goes before HOST, or --host to an address of this machine, such as 127.0.0.1."
+        )
+        return CannotListen(host, port, cause, remedy)
+
+
+class PortInUse(CannotListen):
+    """Another process listens on the port."""
 
 
 class UnknownDeviceMemory(StartError):

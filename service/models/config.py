@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from service.errors import UnsupportedModel
@@ -64,6 +64,11 @@ class HubConfig:
         if not isinstance(values, dict):
             raise self.refuse(f"{key} is {type(values).__name__}, which should be an object.")
         return HubConfig(self.uri, values, self.max_model_len)
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> "HubConfig":
+        """Return the file with these values where a key is absent or null."""
+        missing = {key: value for key, value in defaults.items() if self.values.get(key) is None}
+        return replace(self, values={**self.values, **missing})
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         """Return a boolean, or the default where the key is absent or null."""

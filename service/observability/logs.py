@@ -97,12 +97,26 @@ class TerminalFormatter(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
+        if HTTP_REQUEST in vars(record):
+            return f"{self._before}{self.formatTime(record, '%H:%M:%S')} {_request_line(vars(record))}"
         extra = {k: v for k, v in vars(record).items() if k not in _RECORD_ATTRIBUTES and k != HTTP_REQUEST}
         fields = "".join(f"  {key}={_short(value)}" for key, value in extra.items())
         line = (
             f"{self._before}{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()}{fields}"
         )
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _request_line(facts: dict[str, Any]) -> str:
+    """Return a request in one line: method, path, status, seconds, tokens, model, and what went wrong."""
+    request = facts[HTTP_REQUEST]
+    path = "".join(character if character.isprintable() else "?" for character in request["requestUrl"])
+    parts = [request["requestMethod"], path, str(request["status"]), f"{facts['latency_s']:.2f} s"]
+    if "prompt_tokens" in facts:
+        parts.append(f"{facts['prompt_tokens']}+{facts.get('completion_tokens', 0)} tokens")
+    parts += [str(facts[name]) for name in ("model", "error_code") if name in facts]
+    parts += [f"ignored: {facts['ignored']}"] if "ignored" in facts else []
+    return " ".join(parts)
 
 
 def _short(value: Any) -> str:

@@ -15,7 +15,7 @@ from typing import override
 
 from prometheus_client.exposition import choose_encoder
 
-from service.errors import PortInUse
+from service.errors import CannotListen
 from service.observability.metrics import LOAD_CONTENT_TYPE, LOAD_PATH, Metrics
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def metrics_port(metrics: Metrics, host: str, port: int | None) -> Iterator[int 
         port: METRICS_PORT; 0 picks a free one.
 
     Raises:
-        PortInUse: another process uses the port.
+        CannotListen: another process uses the port, or it needs privileges.
     """
     if port is None:
         yield None
@@ -41,7 +41,7 @@ def metrics_port(metrics: Metrics, host: str, port: int | None) -> Iterator[int 
     try:
         server = _Server(metrics, host, port)
     except OSError as error:
-        raise PortInUse(host, port, error.strerror or str(error)) from error
+        raise CannotListen.because(error, host, port, variable="METRICS_PORT") from error
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     logger.info("metrics listening", extra={"host": host, "port": server.server_port})

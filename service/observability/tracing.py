@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from service.errors import SettingsError
+from service.errors import MissingExtra, SettingsError
 from service.observability.trace_context import TraceContext
 
 SERVER_ERROR = 500
@@ -50,7 +50,7 @@ class Tracer:
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
-            reason = "needs OpenTelemetry. Install it with: pip install 'levserve[otel]'"
+            reason = f"needs OpenTelemetry. {MissingExtra.remedy('otel')}"
             raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT", reason) from error
         resource = Resource.create()
         if str(resource.attributes["service.name"]).startswith("unknown_service"):

@@ -16,7 +16,7 @@ from typing import override
 import uvicorn
 
 from service.api.http.access_log import AccessLog
-from service.errors import PortInUse
+from service.errors import CannotListen
 from service.observability.background import log_in_background
 from service.observability.metrics_port import metrics_port
 from service.server.connection import connection_class
@@ -92,7 +92,7 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
         EngineStopped: the engine died, so the platform must restart the process.
     """
     service = Service(settings, picture)
-    listener = bind(settings.host, settings.port)
+    listener = bind(settings.host, settings.port, settings.source_of("host"))
     early = EarlyAnswers(
         service,
         keys=service.keys,
@@ -137,11 +137,11 @@ def _is_interactive(settings: Settings) -> bool:
     return sys.stdout.isatty() and settings.log_format != "json" and settings.log_level == "INFO"
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, host_source: str = "") -> socket.socket:
     """Open the port.
 
     Raises:
-        PortInUse: another process uses the port, or the address does not belong to this machine.
+        CannotListen: another process uses the port, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only if `proto` is IPPROTO_TCP; otherwise Nagle plus delayed ACKs can add 40 ms.
@@ -153,7 +153,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen()  # from here on, connections wait for the event loop instead of being refused
     except OSError as error:
         listener.close()
-        raise PortInUse(host, port, error.strerror or str(error)) from error
+        raise CannotListen.because(error, host, port, host_source=host_source) from error
     return listener
 
 

@@ -1,10 +1,22 @@
 """The settings of the service. A test keeps `.env.example` and the table in README.md equal to this file."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from service.errors import SettingsError
 
@@ -26,6 +38,9 @@ class Settings(BaseModel):
     """The effective settings of one process, read once by `cli`. Help and documents show the descriptions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    # Where each setting that is not the default comes from, in words, by name.
+    _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     # Models: one, or a catalogue of models that are loaded on demand.
     model_uri: str | None = Field(
@@ -447,6 +462,15 @@ class Settings(BaseModel):
         "gateway endpoint pickers and dashboards read by default.",
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _in_any_case(cls, value: Any, info: ValidationInfo) -> Any:
+        """Accept a value of a few choices in any case, as `LOG_LEVEL=debug`."""
+        if not isinstance(value, str) or info.field_name is None:
+            return value
+        choices = choices_of(cls.model_fields[info.field_name].annotation)
+        return {choice.lower(): choice for choice in choices}.get(value.lower(), value)
+
     @model_validator(mode="before")
     @classmethod
     def _local_defaults(cls, given: Any) -> Any:
@@ -513,6 +537,10 @@ class Settings(BaseModel):
             )
         return self
 
+    def source_of(self, name: str) -> str:
+        """Return where a setting was set, such as "HOST in the environment"; empty for a default."""
+        return self._sources.get(name, "")
+
     @property
     def image_body_bytes(self) -> int:
         """The largest body of a chat with images."""
@@ -571,6 +599,12 @@ class Settings(BaseModel):
     def admin_api_keys(self) -> tuple[str, ...]:
         """The keys in ADMIN_API_KEY; empty if there are no /admin routes."""
         return _keys(self.admin_api_key)
+
+
+def choices_of(annotation: Any) -> tuple[str, ...]:
+    """Return the values that a setting of this type may have, if they are few."""
+    kind = getattr(annotation, "__value__", annotation)
+    return tuple(str(value) for value in get_args(kind)) if get_origin(kind) is Literal else ()
 
 
 def _keys(secret: SecretStr | None) -> tuple[str, ...]:

@@ -19,7 +19,9 @@ stream and a completion, and measure latencies. Exit code 0: all green; 1: a che
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("smoke", help="test a running service from outside", description=DESCRIPTION)
+    parser = commands.add_parser(
+        "smoke", help="test a running service from outside", description=DESCRIPTION, argument_default=None
+    )
     parser.add_argument("url", type=_url, metavar="URL", help="the address, such as https://levserve-abc-uc.a.run.app")
     parser.add_argument("--model", metavar="NAME", help="the model that must be served; default: the first of the list")
     parser.add_argument("--api-key", type=_secret, metavar="KEY", help="a key of the service, or @FILE with one")

@@ -80,8 +80,21 @@ def choose_dtype(requested: str, hub_config: Mapping[str, Any], platform: str) -
     """
     if requested != "auto":
         return np.dtype(requested)
-    saved = hub_config.get("dtype") or hub_config.get("torch_dtype") or "bfloat16"
-    return np.dtype("float32" if platform == "cpu" else str(saved))
+    saved = saved_dtype(hub_config) or "bfloat16"
+    return np.dtype("float32" if platform == "cpu" else saved)
+
+
+def saved_dtype(hub_config: Mapping[str, Any]) -> str | None:
+    """Return the name of the dtype that a `config.json`, or its part of a text model, says it was saved in.
+
+    Source: transformers `configuration_utils.py`: `dtype`, formerly `torch_dtype`, formerly with `torch.` before it
+    """
+    text = hub_config.get("text_config")
+    for values in (hub_config, text if isinstance(text, Mapping) else {}):
+        saved = values.get("dtype") or values.get("torch_dtype")
+        if isinstance(saved, str) and saved != "auto":
+            return saved.removeprefix("torch.")
+    return None
 
 
 def choose_host_dtypes(requested: str, hub_config: Mapping[str, Any], *, may_stay_stored: bool) -> HostDtypes:
@@ -97,7 +110,7 @@ def choose_host_dtypes(requested: str, hub_config: Mapping[str, Any], *, may_sta
         may_stay_stored: whether its files are in that dtype.
     """
     dtype = choose_dtype(requested, hub_config, "cpu")
-    saved = hub_config.get("dtype") or hub_config.get("torch_dtype")
+    saved = saved_dtype(hub_config)
     if dtype == BFLOAT16 and native_code().rounds_tokens:
         return HostDtypes(FLOAT32, BFLOAT16, BFLOAT16)
     if requested == "auto" and saved == BFLOAT16.name and may_stay_stored and native_code().has_products:

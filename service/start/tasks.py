@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from service.bundles.location import local_folder
 from service.bundles.prefetch import NOTHING, PrefetchedBundle, prefetch_bundle
 from service.checkpoint.discover import LocatedCheckpoint
+from service.checkpoint.layout import GENERATION_CONFIG
 from service.checkpoint.load import LoadedWeights, load_checkpoint
-from service.errors import MalformedCheckpoint, SettingsError, UnsupportedModel
+from service.errors import MissingExtra, SettingsError
 from service.models.encoders.registry import is_encoder
 from service.models.encoders.sentence import read_sentence_config
 from service.settings import Settings
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from service.compile.lru_cache import LruCache
     from service.start.executables import BundleSearch, Executables
     from service.start.kinds.model_spec import ModelSpec, Running, Text
+    from service.text.load import TokenizerFiles
 
 logger = logging.getLogger(__name__)
 
@@ -90,12 +92,12 @@ def check_packages(_: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelS
     """Check that what decodes the media of requests is installed.
 
     Raises:
-        UnsupportedModel: it is not.
+        MissingExtra: it is not.
     """
     package = spec.media_package
     if package is not None and find_spec(package) is None:
-        reason = f"takes media, and {package}, which decodes them, is not installed. Run pip install 'levserve[media]'."
-        raise UnsupportedModel(checkpoint.uri, reason)
+        reason = f"takes media, and {package}, which decodes them, is not installed"
+        raise MissingExtra(checkpoint.uri, reason, "media")
 
 
 def make_room(context: StartContext, spec: "ModelSpec") -> None:
@@ -194,42 +196,40 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
         from service.text.json_file import read_json
         from service.text.load import load_chat_template, load_tokenizer, read_preprocessor, special_tokens_of
 
-        uri = checkpoint.tokenizer.source.uri
+        uri, config = checkpoint.tokenizer.source.uri, checkpoint.hub_config
         tool_call_parser = context.settings.tool_call_parser
         template = load_chat_template(
             tokenizer_files,
-            special_tokens_of(tokenizer_files, uri),
+            special_tokens_of(tokenizer_files, uri, config).names,
             uri,
             is_trusted=uri == demo_uri(),
             tool_call_parser=None if tool_call_parser == "auto" else tool_call_parser,
         )
-        tokenizer = load_tokenizer(tokenizer_files, uri, partial(_parse_once, context.common.tokenizers))
+        generation = checkpoint.generation
+        if generation is None:
+            generation = read_json(tokenizer_files, GENERATION_CONFIG, uri)
+        parse = partial(_parse_once, context.common.tokenizers)
+        tokenizer = load_tokenizer(tokenizer_files, uri, parse, config=config, generation=generation)
         if checkpoint.sentence_files and read_sentence_config(uri, checkpoint.sentence_files).lowers:
             from service.text.lowercase import lowercased
 
             tokenizer = lowercased(tokenizer)
-        num_rows = checkpoint.hub_config.get("vocab_size")
-        if isinstance(num_rows, int) and tokenizer.vocab_size > num_rows:
-            reason = (
-                f"has {tokenizer.vocab_size} tokens, but the model's embedding has {num_rows} rows. They do not match."
-            )
-            raise MalformedCheckpoint(uri, "tokenizer.json", reason)
         if template is not None:
             template.wait()
         fields |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
-    generation = read_json(tokenizer_files, "generation_config.json", uri)
+        if tokenizer.num_rows is not None and tokenizer.vocab_size > tokenizer.num_rows:
+            fields["tokens_without_embedding"] = tokenizer.vocab_size - tokenizer.num_rows
     return Text(tokenizer, template, generation, read_preprocessor(tokenizer_files, uri))
 
 
-def _parse_once(parsed: "LruCache[TokenizerBackend]", content: bytes) -> "TokenizerBackend":
-    """Return the cached tokenizer of a file, parsing it if necessary."""
+def _parse_once(parsed: "LruCache[TokenizerBackend]", files: "TokenizerFiles") -> "TokenizerBackend":
+    """Return the cached tokenizer of files, parsing them if necessary."""
     from service.text.load import parse_tokenizer
 
-    key = hashlib.sha256(content).hexdigest()
-    backend = parsed.get(key)
+    backend = parsed.get(files.digest)
     if backend is None:
-        backend = parse_tokenizer(content)
-        parsed.put(key, backend)
+        backend = parse_tokenizer(files)
+        parsed.put(files.digest, backend)
     return backend
 
 

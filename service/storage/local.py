@@ -39,10 +39,14 @@ class LocalSource:
                 self.uri, "no such folder. Write gs://bucket/prefix for a bucket, hf://org/name for the Hub."
             )
         if not self._path.is_dir():
-            raise CheckpointNotFound(self.uri, "this is a file. Name the folder that contains it.")
+            is_gguf = self._path.suffix.lower() == ".gguf"
+            remedy = "GGUF is not read: name a folder of safetensors" if is_gguf else "Name the folder that contains it"
+            raise CheckpointNotFound(self.uri, f"this is a file. {remedy}.")
         objects = tuple(sorted(self._files(), key=lambda info: info.name))
         if not objects:
-            raise CheckpointNotFound(self.uri, "the folder is empty.")
+            raise CheckpointNotFound(
+                self.uri, "the folder is empty. Name the one that holds config.json, weights and tokenizer."
+            )
         return objects
 
     def read(self, info: ObjectInfo) -> bytes:

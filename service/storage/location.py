@@ -13,6 +13,11 @@ SUPPORTED_FORMS = "gs://bucket/prefix, hf://org/name[@revision], or a path"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _HUB_REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_REVISION = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
+_HUB_PAGE = re.compile(
+    r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
+    r"(?:/(?:tree|blob|resolve)/(?P<revision>[\w.-]+).*|[/?#].*)?",
+    re.IGNORECASE,
+)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 
@@ -81,6 +86,9 @@ def parse_location(uri: str, variable: str = "MODEL_URI") -> Location:
         if not rest.startswith("/"):
             raise SettingsError(variable, f"{uri!r} names another machine. Write file:///absolute/path.")
         return _local(unquote(rest), variable)
+    if (page := _HUB_PAGE.fullmatch(text)) is not None:
+        revision = f"@{page['revision']}" if page["revision"] else ""
+        raise SettingsError(variable, f"{uri!r} is a page of the Hub. Did you mean hf://{page['repo']}{revision}?")
     raise SettingsError(variable, f"{uri!r}: '{scheme}://' is not supported. Write {SUPPORTED_FORMS}.")
 
 

@@ -21,6 +21,8 @@ from service.text.tools.registry import format_of
 
 # What `render` gives every template.
 ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+DEFAULT, TOOL_USE, RAG = "default", "tool_use", "rag"
+VARIANTS = (TOOL_USE, RAG)  # what is chosen for a chat with tools, and for one with documents
 
 
 class ChatTemplate:
@@ -35,6 +37,7 @@ class ChatTemplate:
         file: str = "chat_template.jinja",
         tool_call_parser: str | None = None,
         is_isolated: bool = False,
+        variants: "Mapping[str, ChatTemplate]" = MappingProxyType({}),
     ) -> None:
         """Compile a template.
 
@@ -45,11 +48,13 @@ class ChatTemplate:
             file: the name of its file there.
             tool_call_parser: the name of the format of tool calls; None to find it from the template.
             is_isolated: whether a process of its own compiles it, while the caller goes on, and renders it.
+            variants: the checkpoint's templates for other chats, by the names of `VARIANTS`.
 
         Raises:
             MalformedCheckpoint: the template does not compile.
         """
         self.source = source
+        self._variants = dict(variants)
         self._place = (uri, file)
         self._tool_call_parser = tool_call_parser
         self._special_tokens = dict(special_tokens)
@@ -64,7 +69,9 @@ class ChatTemplate:
     def __reduce__(self) -> tuple[Any, ...]:
         """Compile it again in the process that it is sent to, which is isolated."""
         uri, file = self._place
-        compile_again = partial(type(self), uri=uri, file=file, tool_call_parser=self._tool_call_parser)
+        compile_again = partial(
+            type(self), uri=uri, file=file, tool_call_parser=self._tool_call_parser, variants=self._variants
+        )
         return compile_again, (self.source, self._special_tokens)
 
     def wait(self) -> None:
@@ -77,11 +84,32 @@ class ChatTemplate:
             assert self._template.variables is not None
         except TemplateFailed as error:
             raise MalformedCheckpoint(*self._place, f"the chat template {error.reason}") from error
+        for variant in self._variants.values():
+            variant.wait()
+
+    def chosen(self, *, has_tools: bool, has_documents: bool) -> "ChatTemplate":
+        """Return the checkpoint's template for a chat with or without tools and documents."""
+        for name, is_for_it in ((TOOL_USE, has_tools), (RAG, has_documents)):
+            if is_for_it and name in self._variants:
+                return self._variants[name]
+        return self
 
     @cached_property
     def tool_format(self) -> ToolFormat | None:
-        """How the model calls tools; None if the template does not mention them."""
+        """How the model calls tools; None if no template of the checkpoint mentions them."""
+        if TOOL_USE in self._variants:
+            return self._variants[TOOL_USE].tool_format
         return format_of(self.source, self._tool_call_parser) if re.search(r"\btools\b", self.source) else None
+
+    @property
+    def reads_documents(self) -> bool:
+        """Whether it writes the documents of a request."""
+        return "documents" in self._template.variables
+
+    @property
+    def knows_developer(self) -> bool:
+        """Whether it has a place for the role `developer`, the newer name of the system's."""
+        return "developer" in self.source
 
     @cached_property
     def joins_arguments(self) -> bool:
@@ -91,7 +119,7 @@ class ChatTemplate:
     @cached_property
     def has_thinking(self) -> bool:
         """Whether the model writes its thinking between tags before an answer."""
-        return CLOSING in self.source
+        return any(CLOSING in template.source for template in (self, *self._variants.values()))
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -105,9 +133,20 @@ class ChatTemplate:
         roles = ("system", "user", "system", "assistant", "user")
         messages = [{"role": role, "content": mark if i == 2 else "a"} for i, role in enumerate(roles)]
         try:
-            return mark in self._render(messages, None, True, {})
+            return mark in self._render(messages)
         except InvalidParameter:
             return False
+
+    @cached_property
+    def reads_parts(self) -> bool:
+        """Whether the content of a message may be a list of parts, which it writes as it writes a text."""
+        mark = "a plain text"
+        contents = mark, [{"type": "text", "text": mark}]
+        try:
+            texts = {self._render([{"role": "user", "content": content}]) for content in contents}
+        except InvalidParameter:
+            return self.reads_parts_alone
+        return len(texts) == 1 or self.reads_parts_alone
 
     @cached_property
     def writes_text_arguments(self) -> bool:
@@ -137,7 +176,7 @@ class ChatTemplate:
         ]
         if self.reads_parts_alone:
             messages = [turn | {"content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
-        return self._render(messages, None, True, {})
+        return self._render(messages)
 
     @cached_property
     def reads_parts_alone(self) -> bool:
@@ -146,15 +185,16 @@ class ChatTemplate:
             return False
         mark = "a plain text"
         try:
-            return mark not in self._render([{"role": "user", "content": mark}], None, True, {})
+            return mark not in self._render([{"role": "user", "content": mark}])
         except InvalidParameter:
             return True
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
         *,
+        documents: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] = MappingProxyType({}),
@@ -164,6 +204,7 @@ class ChatTemplate:
         Args:
             messages: the conversation.
             tools: what the model may call.
+            documents: what it may answer from.
             add_generation_prompt: whether the prompt ends with the beginning of an answer.
             continue_final_message: whether it ends with the text of the last message, for the model to go on with.
             variables: values for names of `variables`.
@@ -173,24 +214,27 @@ class ChatTemplate:
             TemplateFailed: it has exceeded a limit of its process.
         """
         if not continue_final_message:
-            return self._render(messages, tools, add_generation_prompt, variables)
-        # A mark at the end of the last message tells where the template has put that end.
+            return self._render(messages, add_generation_prompt, tools, documents, variables)
+        # A mark at the end of the last message tells where the template has put that end. As in transformers, there is
+        # a space behind it, so that a template that cuts space off texts does so here too.
         mark = secrets.token_hex(16)
-        turns = [*messages[:-1], {**messages[-1], "content": marked(messages[-1]["content"], mark)}]
-        text, end, _ = self._render(turns, tools, add_generation_prompt, variables).rpartition(mark)
-        if not end:
+        content = messages[-1].get("content", "")
+        turns = [*messages[:-1], {**messages[-1], "content": marked(content, f"{mark} ")}]
+        before, end, after = self._render(turns, add_generation_prompt, tools, documents, variables).rpartition(mark)
+        if not end or _last_text(content).strip() not in before:
             message = (
                 "The model's chat template does not write the text of the last message, so it cannot be continued."
             )
             raise InvalidParameter(message, param="continue_final_message")
-        return text
+        return before if after.startswith(" ") else before.rstrip()
 
     def _render(
         self,
         messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        add_generation_prompt: bool,
-        variables: Mapping[str, Any],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+        documents: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         if self.joins_arguments:
             messages = [_with_text_arguments(message) for message in messages]
@@ -199,24 +243,37 @@ class ChatTemplate:
                 **variables,
                 **self._special_tokens,
                 "messages": list(messages),
-                "tools": None if tools is None else list(tools),
-                "documents": None,
+                "tools": list(tools) or None,
+                "documents": list(documents) or None,
                 "add_generation_prompt": add_generation_prompt,
             }
         )
 
 
 def marked(content: str | list[dict[str, str]], mark: str) -> str | list[dict[str, str]]:
-    """Return a content with a mark at its end."""
-    return f"{content}{mark}" if isinstance(content, str) else [*content, {"type": "text", "text": mark}]
+    """Return a content with a mark at the end of its last text."""
+    if isinstance(content, str):
+        return f"{content}{mark}"
+    last = max((i for i, part in enumerate(content) if "text" in part), default=None)
+    if last is None:
+        return [*content, {"type": "text", "text": mark}]
+    part = content[last]
+    return [*content[:last], {**part, "text": f"{part['text']}{mark}"}, *content[last + 1 :]]
+
+
+def _last_text(content: str | list[dict[str, str]]) -> str:
+    if isinstance(content, str):
+        return content
+    return next((part["text"] for part in reversed(content) if "text" in part), "")
 
 
 def _with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not (calls := message.get("tool_calls")):
-        return message
-    functions = [call["function"] for call in calls]
-    texts = [{**function, "arguments": _as_text(function["arguments"])} for function in functions]
-    return {**message, "tool_calls": [{**call, "function": f} for call, f in zip(calls, texts, strict=True)]}
+    """Return a message whose calls have texts as arguments."""
+    calls = [
+        {**call, "function": {**call["function"], "arguments": _as_text(call["function"]["arguments"])}}
+        for call in message.get("tool_calls") or ()
+    ]
+    return {**message, "tool_calls": calls} if calls else message
 
 
 def _as_text(arguments: Any) -> str:

@@ -1,23 +1,29 @@
 """Read a tokenizer, its chat template and the author's sampling defaults from the files beside a checkpoint's weights.
 
-`tokenizer.json` alone decides which ids come out, its post-processor included, as in transformers 5 (so `add_bos_token`
-of an older tokenizer_config.json changes nothing). The other files add the names of special tokens, the tokens that end
-a text, the chat template, and how the model's author wants it sampled.
+`tokenizer.json` decides which ids come out, its post-processor included, as in transformers 5 (so `add_bos_token` of a
+tokenizer_config.json changes nothing beside it). The other files add tokens and their names, the tokens that end a
+text, the chat templates, and how the model's author wants it sampled. Without a tokenizer.json, a model's own
+vocabulary files are read by the tokenizer's class.
 Source: https://huggingface.co/docs/transformers/main_classes/tokenizer, .../main_classes/text_generation,
 .../chat_templating_writing
 """
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
 from service.errors import MalformedCheckpoint, MissingFile
-from service.text.byte_level import merged_tokenizer
+from service.text.class_options import ClassOptions
 from service.text.generation_defaults import MAX_TOP_K, RANGES, GenerationDefaults
 from service.text.json_file import read_json
+from service.text.own_vocabulary import own_names, own_tokenizer
+from service.text.special_tokens import CONFIG as TOKENIZER_CONFIG
+from service.text.special_tokens import SpecialTokens, read_special_tokens
 from service.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -25,51 +31,83 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+CONFIG_JSON = "config.json"
+TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+# Files of tokenizers that are read nowhere here, and what they are.
+OTHER_FORMATS = {
+    "tekken.json": "Mistral's own format",
+    "tiktoken.model": "tiktoken's own format",
+}
 # Options of generation_config.json that the sampler lacks, with the values at which they have no effect.
 UNSUPPORTED_DEFAULTS: dict[str, tuple[Any, ...]] = {"num_beams": (None, 1), "typical_p": (None, 1)}
 
 
-def parse_tokenizer(content: bytes) -> tokenizers.Tokenizer:
-    """Return the library's tokenizer of a tokenizer.json; the library holds the GIL meanwhile."""
-    return tokenizers.Tokenizer.from_buffer(content)
+class TokenizerFiles(NamedTuple):
+    """What a tokenizer is parsed from."""
+
+    content: bytes  # of a tokenizer.json
+    special: SpecialTokens
+    options: ClassOptions = ClassOptions()
+
+    @property
+    def digest(self) -> str:
+        """Names what is parsed, for tokenizers that several models use."""
+        _, added, named, stated_ids, splits_special = self.special
+        stated = repr(([*map(repr, added)], [*map(repr, named)], stated_ids, splits_special, self.options))
+        return hashlib.sha256(hashlib.sha256(self.content).digest() + stated.encode()).hexdigest()
+
+
+def parse_tokenizer(files: TokenizerFiles) -> tokenizers.Tokenizer:
+    """Return the library's tokenizer; the library holds the GIL meanwhile."""
+    backend = tokenizers.Tokenizer.from_buffer(files.content)
+    files.options.apply_to(backend)
+    files.special.add_to(backend)
+    return backend
 
 
 def load_tokenizer(
-    folder: Path, uri: str | None = None, parse: Callable[[bytes], tokenizers.Tokenizer] = parse_tokenizer
+    folder: Path,
+    uri: str | None = None,
+    parse: Callable[[TokenizerFiles], tokenizers.Tokenizer] = parse_tokenizer,
+    *,
+    config: Mapping[str, Any] = MappingProxyType({}),
+    generation: Mapping[str, Any] | None = None,
 ) -> Tokenizer:
     """Read a tokenizer from the folder of a checkpoint.
 
     Args:
         folder: where the files lie.
         uri: where they came from, for error messages.
-        parse: returns the tokenizer of a tokenizer.json; it may be one that other models use, too.
+        parse: returns the tokenizer of files; it may be one that other models use, too.
+        config: the model's config.json, which may lie elsewhere.
+        generation: the model's generation_config.json, if it lies elsewhere.
 
     Raises:
-        MissingFile: there is neither a tokenizer.json nor GPT-2's pair of files.
+        MissingFile: there is neither a tokenizer.json nor a vocabulary of a known class.
         MalformedCheckpoint: a file does not hold what its name says.
     """
     uri = uri or str(folder)
     path = folder / "tokenizer.json"
+    special, options = special_tokens_of(folder, uri, config), ClassOptions()
     if path.is_file():
         content = path.read_bytes()
-    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        content = merged_tokenizer(folder, uri)
+        options = ClassOptions.read(read_json(folder, TOKENIZER_CONFIG, uri), config)
+    elif (made := own_tokenizer(folder, uri, config)) is not None:
+        content, special = made, special._replace(added=(), named=(), stated_ids={})  # which it has
     else:
         raise MissingFile(uri, _missing_tokenizer_message(folder))
     try:
-        backend = parse(content)
+        backend = parse(TokenizerFiles(content, special, options))
     except Exception as error:  # the library raises bare Exception
         raise MalformedCheckpoint(uri, path.name, f"is not a tokenizer: {error}") from error
-    special_tokens = special_tokens_of(folder, uri)
-    generation = read_json(folder, "generation_config.json", uri)
-    model = read_json(folder, "config.json", uri)
-    stated = generation.get("eos_token_id", model.get("eos_token_id"))
-    named = backend.token_to_id(special_tokens.get("eos_token", ""))
+    if generation is None:
+        generation = read_json(folder, "generation_config.json", uri)
+    named = backend.token_to_id(special.names.get("eos_token", ""))
     return Tokenizer(
         backend,
-        special_tokens=special_tokens,
-        eos_ids=_eos_ids(uri, stated) | ({named} if named is not None else set()),
+        special_tokens=special.names,
+        eos_ids=_eos_ids(uri, generation, config) | ({named} if named is not None else set()),
+        num_rows=_num_rows(config),
         defaults=_generation_defaults(uri, generation),
     )
 
@@ -97,15 +135,24 @@ def load_chat_template(
         MalformedCheckpoint: the template does not compile, or is not text.
     """
     uri = uri or str(folder)
-    found = _template_source(folder, uri)
-    if found is None:
+    sources = _template_sources(folder, uri)
+    if not sources:
         return None
-    from service.text.chat_template import ChatTemplate  # which a base model starts without
+    from service.text.chat_template import DEFAULT, VARIANTS, ChatTemplate  # which a base model starts without
 
-    file, source = found
-    return ChatTemplate(
-        source, special_tokens, uri=uri, file=file, tool_call_parser=tool_call_parser, is_isolated=not is_trusted
-    )
+    def compiled(name: str, **variants: ChatTemplate) -> ChatTemplate:
+        file, source = sources[name]
+        return ChatTemplate(
+            source,
+            special_tokens,
+            uri=uri,
+            file=file,
+            tool_call_parser=tool_call_parser,
+            is_isolated=not is_trusted,
+            variants=variants,
+        )
+
+    return compiled(DEFAULT, **{name: compiled(name) for name in VARIANTS if name in sources})
 
 
 def read_preprocessor(folder: Path, uri: str) -> Mapping[str, Any]:
@@ -119,62 +166,89 @@ def read_preprocessor(folder: Path, uri: str) -> Mapping[str, Any]:
     return nested if isinstance(nested, dict) else read_json(folder, "preprocessor_config.json", uri)
 
 
-def _template_source(folder: Path, uri: str) -> tuple[str, str] | None:
-    """Return the name of the file that has a template, and the template; None if no file has one."""
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        try:
-            return path.name, path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise MalformedCheckpoint(uri, path.name, "is not UTF-8 text") from error
-    for file in ("chat_template.json", "tokenizer_config.json"):
+def _template_sources(folder: Path, uri: str) -> dict[str, tuple[str, str]]:
+    """Return the templates of a checkpoint by name, each with the file that has it; empty if no file has a template.
+
+    Source: https://huggingface.co/docs/transformers/chat_templating_multiple_templates,
+    transformers' tokenization_utils_base.py (_from_pretrained: files before the configuration)
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for file in ("tokenizer_config.json", "chat_template.json"):  # the later file wins
         stated = read_json(folder, file, uri).get("chat_template")
         if stated is not None:
-            return file, _default_template(stated, uri, file)
-    return None
-
-
-def _default_template(stated: Any, uri: str, file: str) -> str:
-    """Return the template itself, or the one for plain chats if the file has a list of named templates.
-
-    Source: https://huggingface.co/docs/transformers/chat_templating_multiple_templates ("default")
-    """
-    if isinstance(stated, list):
-        named = {entry.get("name"): entry.get("template") for entry in stated if isinstance(entry, dict)}
-        stated = named.get("default", next(iter(named.values()), None) if len(named) == 1 else None)
-    if not isinstance(stated, str):
-        raise MalformedCheckpoint(uri, file, "chat_template is neither a string nor a list with a 'default' template")
-    return stated
-
-
-def _missing_tokenizer_message(folder: Path) -> str:
-    if (folder / "tokenizer.model").is_file():
-        return (
-            "there is a SentencePiece tokenizer.model but no tokenizer.json. Convert it once with transformers: "
-            "AutoTokenizer.from_pretrained(PATH).save_pretrained(PATH); or set TOKENIZER_URI to a place that has one."
-        )
-    return "there is no tokenizer.json. Put it beside the weights or set TOKENIZER_URI to a place that has one."
-
-
-def special_tokens_of(folder: Path, uri: str) -> dict[str, str]:
-    """Return the special tokens that a checkpoint names, by transformers' names.
-
-    Raises:
-        MalformedCheckpoint: a file is not a JSON object.
-    """
-    found: dict[str, str] = {}
-    for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the later file wins
-        for name, value in read_json(folder, file, uri).items():
-            text = value.get("content") if isinstance(value, dict) else value
-            if name in SPECIAL_TOKEN_NAMES and isinstance(text, str):
-                found[name] = text
+            found = {name: (file, source) for name, source in _named_templates(stated, uri, file).items()}
+    own = {path.stem: path for path in sorted((folder / TEMPLATES).glob("*.jinja"))}
+    if (folder / TEMPLATE).is_file():
+        own["default"] = folder / TEMPLATE
+        found = {}
+    for name, path in own.items():
+        file = path.relative_to(folder).as_posix()
+        try:
+            found[name] = file, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedCheckpoint(uri, file, "is not UTF-8 text") from error
+    if found and "default" not in found:
+        if len(found) > 1:
+            raise MalformedCheckpoint(uri, next(iter(found.values()))[0], f"no template is the 'default': {[*found]}")
+        found = {"default": next(iter(found.values()))}
     return found
 
 
-def _eos_ids(uri: str, stated: Any) -> frozenset[int]:
+def _named_templates(stated: Any, uri: str, file: str) -> dict[str, str]:
+    """Return the templates of a file, which has one or a list of named ones."""
+    if isinstance(stated, list):
+        stated = {entry.get("name"): entry.get("template") for entry in stated if isinstance(entry, dict)}
+    named = stated if isinstance(stated, dict) else {"default": stated}
+    if not named or not all(isinstance(text, str) for item in named.items() for text in item):
+        raise MalformedCheckpoint(uri, file, "chat_template is neither a string nor a list of named templates")
+    return named
+
+
+def _missing_tokenizer_message(folder: Path) -> str:
+    found = next((name for name in OTHER_FORMATS if (folder / name).is_file()), None)
+    if found is None:
+        return "there is no tokenizer.json. Put it beside the weights or set TOKENIZER_URI to a place that has one."
+    return (
+        f"there is {found}, {OTHER_FORMATS[found]}, but no tokenizer.json. Convert it once with transformers: "
+        "AutoTokenizer.from_pretrained(PATH).save_pretrained(PATH); or set TOKENIZER_URI to a place that has one."
+    )
+
+
+def special_tokens_of(folder: Path, uri: str, config: Mapping[str, Any] = MappingProxyType({})) -> SpecialTokens:
+    """Return the tokens that a checkpoint names and adds; raises as `read_special_tokens`."""
+    has_own = not (folder / "tokenizer.json").is_file()
+    return read_special_tokens(folder, uri, own_names(folder, uri, config) if has_own else None)
+
+
+def _num_rows(config: Mapping[str, Any]) -> int | None:
+    """Return the number of rows of a model's embedding; None if its configuration does not say it."""
+    found = config.get("vocab_size", _text_config(config).get("vocab_size"))
+    return found if type(found) is int else None
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a configuration that is about text, where it has several parts."""
+    found = config.get("text_config")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _eos_ids(uri: str, generation: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[int]:
+    """Return the end tokens of the author's generation, which is the model's configuration where no file has it.
+
+    Source: transformers' GenerationConfig.from_model_config
+    """
+    places = (
+        ("generation_config.json", generation),
+        (CONFIG_JSON, config),
+        (CONFIG_JSON, _text_config(config)),
+    )
+    file, stated = next(
+        ((file, found) for file, values in places if (found := values.get("eos_token_id")) is not None),
+        ("", None),
+    )
     ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
     if any(type(token_id) is not int or token_id < 0 for token_id in ids):
-        raise MalformedCheckpoint(uri, "generation_config.json", f"eos_token_id is {stated!r}, which is not a token id")
+        raise MalformedCheckpoint(uri, file, f"eos_token_id is {stated!r}, which is not a token id")
     return frozenset(ids)
 
 

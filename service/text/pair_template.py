@@ -52,7 +52,8 @@ def encode_templated(
     ]
     room = None if limits.pair is None else max(0, limits.pair - len(begin) - len(end))
     encoded = []
-    for encoding in backend.encode_batch_fast(texts, add_special_tokens=False):
+    for encoding, param in zip(backend.encode_batch_fast(texts, add_special_tokens=False), params, strict=True):
+        tokenizer.check_ids(encoding.ids, param)
         ids = (*begin, *encoding.ids[:room], *end)
         encoded.append(TokenPair(ids, len(ids)))
     return encoded

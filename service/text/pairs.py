@@ -32,7 +32,7 @@ def encode_pairs(
         limits: of their lengths. Where the first text alone is over the limit, the pair stays over it.
 
     Raises:
-        InvalidParameter: a text has a lone surrogate, which is not a character.
+        InvalidParameter: a text has a lone surrogate, which is not a character, or a token that the model lacks.
     """
     for pair, param in zip(pairs, params, strict=True):
         for text in pair:
@@ -43,7 +43,8 @@ def encode_pairs(
     seconds = backend.encode_batch_fast([second for _, second in pairs], add_special_tokens=False)
     num_special = backend.num_special_tokens_to_add(is_pair=True)
     encoded = []
-    for (first, _), second in zip(pairs, seconds, strict=True):
+    for (first, _), second, param in zip(pairs, seconds, params, strict=True):
+        tokenizer.check_ids([*firsts[first].ids, *second.ids], param)
         room = len(second.ids) if limits.second is None else limits.second
         if limits.pair is not None:
             room = min(room, max(0, limits.pair - num_special - len(firsts[first].ids)))

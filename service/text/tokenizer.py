@@ -30,8 +30,18 @@ class Tokenizer:
         *,
         special_tokens: Mapping[str, str] | None = None,
         eos_ids: frozenset[int] = frozenset(),
+        num_rows: int | None = None,
         defaults: GenerationDefaults = NO_DEFAULTS,
     ) -> None:
+        """Take over a backend.
+
+        Args:
+            backend: the library's.
+            special_tokens: by transformers' names.
+            eos_ids: the tokens that end a text.
+            num_rows: how many ids the model has, if that is known; texts with other tokens are refused.
+            defaults: the author's.
+        """
         # A file saved after training may cut every text at the training length. A backend that another model uses has
         # been changed already, and must not change while it encodes.
         if backend.truncation is not None:
@@ -42,6 +52,7 @@ class Tokenizer:
         backend.encode_batch_fast([""])
         self.special_tokens = dict(special_tokens or {})  # by transformers' name: {"bos_token": "<s>"}
         self.eos_ids = eos_ids
+        self.num_rows = num_rows
         self.defaults = defaults
         self.token_bytes = TokenBytes.of(backend)
         self.special_ids = special_ids(backend)
@@ -54,7 +65,7 @@ class Tokenizer:
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (self.packed, self.special_tokens, self.eos_ids, self.defaults)
+        return _unpacked, (self.packed, self.special_tokens, self.eos_ids, self.num_rows, self.defaults)
 
     @cached_property  # the library copies the whole vocabulary to count it
     def vocab_size(self) -> int:
@@ -73,7 +84,7 @@ class Tokenizer:
             max_model_len: a text too long for this many tokens is refused before it is encoded, which may take seconds.
 
         Raises:
-            InvalidParameter: the text has a lone surrogate, which is not a character.
+            InvalidParameter: the text has a lone surrogate, which is not a character, or a token that the model lacks.
             ContextLengthExceeded: no encoding of so long a text has as few tokens as the limit.
         """
         if max_model_len is not None and len(text) > max_model_len:
@@ -89,7 +100,9 @@ class Tokenizer:
                 )
         check_characters(text, param)
         # `encode` holds the GIL, for seconds if the text is long; `encode_batch_fast` releases it, and is faster.
-        return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        ids = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        self.check_ids(ids, param)
+        return ids
 
     def encode_all(
         self, texts: Sequence[str], *, params: Sequence[str], max_tokens: int | None = None
@@ -102,11 +115,13 @@ class Tokenizer:
             max_tokens: cut longer texts to so many tokens, those of the post-processor included; None for no cut.
 
         Raises:
-            InvalidParameter: a text has a lone surrogate, which is not a character.
+            InvalidParameter: a text has a lone surrogate, which is not a character, or a token that the model lacks.
         """
         for text, param in zip(texts, params, strict=True):
             check_characters(text, param)
         encodings = self.backend.encode_batch_fast(list(texts))
+        for encoding, param in zip(encodings, params, strict=True) if self._has_more_than_the_model else ():
+            self.check_ids(encoding.ids, param)
         if max_tokens is None or all(len(encoding.ids) <= max_tokens for encoding in encodings):
             return [encoding.ids for encoding in encodings]
         room = max(0, max_tokens - self.backend.num_special_tokens_to_add(is_pair=False))
@@ -119,6 +134,11 @@ class Tokenizer:
         """Return the text of token ids, without special tokens."""
         return self.backend.decode(list(token_ids), skip_special_tokens=True)
 
+    def id_of(self, name: str) -> int | None:
+        """Return the id of a token by its name; None if the tokenizer or the model lacks it."""
+        found = self.backend.token_to_id(name)
+        return None if found is None or (self.num_rows is not None and found >= self.num_rows) else found
+
     def token_bytes_of(self, token_id: int) -> bytes:
         """Return the UTF-8 bytes of one token, which may be part of a character; of a special token, its name."""
         name = self.backend.id_to_token(token_id)
@@ -130,16 +150,37 @@ class Tokenizer:
             return self.token_bytes[token_id]
         return self.decode([token_id]).encode()
 
+    def check_ids(self, token_ids: Sequence[int], param: str) -> None:
+        """Check that the model has the tokens of a text; `param` is the request field that an error names.
+
+        Raises:
+            InvalidParameter: it has fewer tokens than its tokenizer, and lacks one of these.
+        """
+        if not self._has_more_than_the_model or not token_ids or (largest := max(token_ids)) < (self.num_rows or 0):
+            return
+        name = self.backend.id_to_token(largest)
+        message = f"Invalid '{param}': its token {name!r} ({largest}) is none of the model's {self.num_rows} tokens."
+        raise InvalidParameter(f"{message} Leave it out.", param=param)
+
+    @cached_property
+    def _has_more_than_the_model(self) -> bool:
+        most = max(self.vocab_size, 1 + max(self.backend.get_added_tokens_decoder(), default=-1))
+        return self.num_rows is not None and most > self.num_rows
+
     @cached_property
     def _longest_token_chars(self) -> int:
         return max(1, max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1))
 
 
 def _unpacked(
-    packed: bytes, special_tokens: Mapping[str, str], eos_ids: frozenset[int], defaults: GenerationDefaults
+    packed: bytes,
+    special_tokens: Mapping[str, str],
+    eos_ids: frozenset[int],
+    num_rows: int | None,
+    defaults: GenerationDefaults,
 ) -> Tokenizer:
     backend = tokenizers.Tokenizer.from_buffer(zlib.decompress(packed))
-    return Tokenizer(backend, special_tokens=special_tokens, eos_ids=eos_ids, defaults=defaults)
+    return Tokenizer(backend, special_tokens=special_tokens, eos_ids=eos_ids, num_rows=num_rows, defaults=defaults)
 
 
 class TokenBytes:

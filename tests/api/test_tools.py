@@ -245,11 +245,14 @@ async def test_several_calls_are_left_out_where_the_template_refuses_them(refuse
     assert bool(words[semicolon // 32] >> (semicolon % 32) & 1) is expected
 
 
-async def test_a_function_without_parameters_has_empty_ones_in_the_prompt():
-    service = service_of("x")
-    await choice_of(service, tools=[CLOCK])
-    prompt = TOKENIZER.decode(service.engine.last.request.prompt_ids)
-    assert '"parameters": {"type": "object", "properties": {}}' in prompt
+async def test_a_template_that_needs_parameters_gets_empty_ones():
+    needs = ChatTemplate("{{ tools[0].function.parameters.properties | length }}{{ tools | tojson }}", {})
+    for template, parameters in ((needs, '0[{"type": "function", "function": {"name": "clock", "par'), (None, "")):
+        service = service_of("x", **({} if template is None else {"chat_template": template}))
+        await choice_of(service, tools=[CLOCK])
+        prompt = TOKENIZER.decode(service.engine.last.request.prompt_ids)
+        assert prompt.startswith(parameters)
+        assert ('"parameters": {"type": "object", "properties": {}}' in prompt) == bool(parameters)
 
 
 async def test_an_answer_that_calls_nothing_may_have_a_schema():

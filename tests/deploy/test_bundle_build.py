@@ -17,7 +17,7 @@ from service.settings.sources import load_settings
 ROOT = Path(__file__).parents[2]
 BUILD = yaml.safe_load((ROOT / "cloudbuild.bundle.yaml").read_text())
 RECORDED = """#!/usr/bin/env bash
-echo "$*" > "$HOME/call"
+echo "$*" > "$CALL"
 """
 ONE = {
     "model_uri": "gs://my-project-models/my-8b",
@@ -37,7 +37,9 @@ def build(tmp_path):
         encoded = base64.b64encode(json.dumps(settings).encode()).decode()
         substitutions = {"_IMAGE": "x", "_TARGET": "v6e-4", "_SETTINGS": encoded, "_FLAGS": flags}
         assert substitutions.keys() == BUILD["substitutions"].keys()
-        variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), **substitutions}
+        variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALL": str(tmp_path / "call"), **substitutions}
+        # Cloud Build's own HOME, which the image's user may not write: to nobody is a folder under a file writable.
+        variables |= {"HOME": "/dev/null/home", "TMPDIR": str(tmp_path)}
         [step] = BUILD["steps"]
         done = subprocess.run(
             ["bash", "-c", step["script"]], env=variables, capture_output=True, text=True, check=False

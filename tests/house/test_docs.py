@@ -37,12 +37,19 @@ def folders_of_tree(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def tracked_files(folder: str = ".") -> list[Path]:
-    """Files of the working tree that git tracks or would track, relative to the root."""
+    """Files of the working tree that git tracks or would track, relative to the root.
+
+    Where there is no repository, as in an upload to Cloud Build, all files but hidden ones.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder],
-        cwd=ROOT, capture_output=True, text=True, check=True,
+        cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return [Path(name) for name in listed.stdout.splitlines() if (ROOT / name).exists()]
+    if listed.returncode == 0:
+        return [Path(name) for name in listed.stdout.splitlines() if (ROOT / name).exists()]
+    made = ("__pycache__", "node_modules")
+    files = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
+    return [path for path in files if not any(part.startswith(".") or part in made for part in path.parts)]
 
 
 def test_a_tree_is_read_by_its_indentation():

@@ -87,9 +87,16 @@ def test_an_error_without_a_traceback_names_its_place(root_logger):
 
 
 def test_a_request_is_described_for_cloud_logging_and_not_on_a_terminal(root_logger):
-    facts = {"status": 200, "http_request": {"requestMethod": "GET", "responseSize": "12"}}
+    request = {
+        "requestMethod": "POST",
+        "requestUrl": "/v1/chat/completions\n\x1b[2J",
+        "status": 200,
+        "responseSize": "12",
+    }
+    facts = {"status": 200, "latency_s": 0.4321, "http_request": request}
+    facts |= {"prompt_tokens": 10, "completion_tokens": 5, "model": "tiny", "request_id": "a", "stream": True}
     assert written(lambda logger: logger.info("request", extra=facts))["httpRequest"] == facts["http_request"]
     stream = io.StringIO()
     configure_logging("INFO", "text", stream)
     logging.getLogger("x").info("request", extra=facts)
-    assert stream.getvalue().endswith("request  status=200\n")
+    assert stream.getvalue()[9:] == "POST /v1/chat/completions??[2J 200 0.43 s 10+5 tokens tiny\n"

@@ -1,10 +1,11 @@
 """Has the transformers of another environment save and run checkpoints; imports nothing of this project.
 
-    PYTHON tests/parity/saved_process.py CASES.json FOLDER
+    PYTHON tests/parity/saved_process.py CASES.json FOLDER [MODEL_TYPE …]
 
 CASES.json maps a name to the values of a `config.json`. Of each, FOLDER/NAME gets `model.safetensors` with random
-weights, `config.json` as it was given, `saved/config.json` as that transformers saves it, and `logits.npy`, of shape
-[token, vocabulary]; or `error.txt`, if it cannot be run.
+weights, `config.json` as it was given, `saved/config.json` as that transformers saves it, `logits.npy`, of shape
+[token, vocabulary], and `rotations.json`: of each kind of layer the angles of a position and the factor of their sines;
+or `error.txt`, if it cannot be run. FOLDER/defaults.json gets the default configuration of each model_type.
 """
 
 import json
@@ -43,6 +44,21 @@ def model_of(config: "transformers.PretrainedConfig") -> "transformers.PreTraine
     raise ValueError(f"no model of {type(config).__name__}")
 
 
+def rotations(model: "transformers.PreTrainedModel") -> dict:
+    """Return the rotations of a model of text, after it has run."""
+    found = {}
+    for module in model.modules():
+        if not type(module).__name__.endswith("RotaryEmbedding") or "Vision" in type(module).__name__:
+            continue
+        for name, angles in module.named_buffers():
+            kind = name.removesuffix("inv_freq").removesuffix("_")
+            if name.endswith("inv_freq") and "original" not in kind:
+                prefix = f"{kind}_" if kind else ""
+                factor = getattr(module, f"{prefix}attention_scaling", 1.0)
+                found[kind] = {"angles": angles.tolist(), "factor": float(factor)}
+    return found
+
+
 def run(values: dict, folder: Path) -> None:
     """Save and run one checkpoint."""
     (folder / "saved").mkdir(parents=True)
@@ -62,7 +78,23 @@ def run(values: dict, folder: Path) -> None:
     with torch.no_grad():
         logits = model(torch.from_numpy(token_ids[None]).long()).logits[0].float().numpy()
     np.save(folder / "logits.npy", logits)
+    (folder / "rotations.json").write_text(json.dumps(rotations(model)))
     np.save(folder / "token_ids.npy", token_ids.astype(np.int32))
+
+
+def defaults(model_types: "list[str]") -> dict:
+    """Return the values of default configurations, by model_type; those of a part follow a dot."""
+    found = {}
+    for model_type in model_types:
+        try:
+            values = transformers.AutoConfig.for_model(model_type).to_dict()
+        except ValueError:  # this release has no such model
+            continue
+        found[model_type] = values
+        parts = [part for part in values.values() if isinstance(part, dict) and "model_type" in part]
+        for part in parts:
+            found.setdefault(str(part["model_type"]), part)
+    return found
 
 
 def main() -> None:
@@ -75,6 +107,7 @@ def main() -> None:
             (folder / name).mkdir(parents=True, exist_ok=True)
             (folder / name / "error.txt").write_text(traceback.format_exc())
     (folder / "version.txt").write_text(transformers.__version__)
+    (folder / "defaults.json").write_text(json.dumps(defaults(sys.argv[3:]), default=str))
 
 
 if __name__ == "__main__":

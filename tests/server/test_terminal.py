@@ -125,7 +125,7 @@ def test_a_start_on_a_terminal_shows_progress_then_addresses_and_a_command(cold_
         assert lines[:2] == [f"Levserve is starting; http://localhost:{port} shows the start", lines[1]]
         assert lines[2] == f"  Chat  http://localhost:{port}/"
         assert f"{CLEAR_LINE}Loading: " in service.text
-        service.wait_for(r"INFO +request  method=POST")
+        service.wait_for(r"\d\d:\d\d:\d\d POST /v1/chat/completions 200 \d+\.\d\d s \d+\+\d+ tokens levserve-demo")
         assert service.stop() == 0
         assert not re.search(r"start: |planned|listening|bundle", service.text)
         assert all(len(line) < 100 for line in service.text.split(CLEAR_LINE) if line.startswith("Loading"))

@@ -28,9 +28,17 @@ def test_a_checkpoint_without_a_tokenizer_is_refused_with_the_setting_that_helps
         load_tokenizer(tmp_path, "gs://bucket/model")
 
 
-def test_a_sentencepiece_file_alone_is_refused_with_the_way_to_convert_it(tmp_path):
-    (tmp_path / "tokenizer.model").write_bytes(b"spm")
-    with pytest.raises(MissingFile, match="save_pretrained"):
+@pytest.mark.parametrize("name", ["tekken.json", "tiktoken.model"])
+def test_another_format_alone_is_refused_with_the_way_to_convert_it(tmp_path, name):
+    write(tmp_path, name, "{}")
+    with pytest.raises(MissingFile, match=f"there is {name}, .*save_pretrained"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"spm", b"IQ== 0\nIg== 1\n", b"\x0a\xff", b"\x0a\x03\x0a\x01\xff", b"\x0a"])
+def test_a_broken_sentencepiece_model_is_named(tmp_path, content):
+    (tmp_path / "tokenizer.model").write_bytes(content)
+    with pytest.raises(MalformedCheckpoint, match=r"tokenizer\.model: is not a SentencePiece model"):
         load_tokenizer(tmp_path)
 
 
@@ -42,10 +50,14 @@ def test_a_broken_tokenizer_file_is_named(tmp_path, content):
 
 
 def test_special_tokens_are_read_as_text_or_as_object(folder):
-    write(folder, "special_tokens_map.json", {"bos_token": "<|begin|>", "eos_token": "<|turn|>"})
-    write(folder, "tokenizer_config.json", {"eos_token": {"content": "<|end|>"}, "pad_token": None})
+    older = {"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>", "lstrip": False}}
+    write(folder, "special_tokens_map.json", older)
+    config = {"eos_token": {"content": "<|turn|>"}, "pad_token": None}
+    write(folder, "tokenizer_config.json", config)
     tokenizer = load_tokenizer(folder)
     assert tokenizer.special_tokens == {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    write(folder, "tokenizer_config.json", config | {"added_tokens_decoder": {}})
+    assert load_tokenizer(folder).special_tokens == {"eos_token": "<|turn|>"}
     assert tokenizer.eos_ids == {tokenizer.backend.token_to_id("<|end|>")}
 
 
@@ -56,8 +68,10 @@ def test_the_end_of_text_is_one_id_or_several(folder, stated, expected):
 
 
 def test_the_end_of_text_of_config_json_counts_when_nothing_else_says(folder):
-    write(folder, "config.json", {"eos_token_id": 5})
-    assert load_tokenizer(folder).eos_ids == {5}
+    for generation in ({}, {"eos_token_id": None}):
+        write(folder, "generation_config.json", generation)
+        for config in ({"eos_token_id": 5}, {"text_config": {"eos_token_id": [5]}}):
+            assert load_tokenizer(folder, config=config).eos_ids == {5}
 
 
 def test_the_authors_sampling_is_read(folder):
@@ -117,8 +131,10 @@ def test_a_broken_template_of_a_checkpoint_names_its_file(tmp_path, stated):
 
 @pytest.mark.parametrize("name", ["bos", "eos", "pad", "unk", "sep", "cls", "mask"])
 def test_every_special_token_of_transformers_is_read(folder, name):
-    write(folder, "tokenizer_config.json", {f"{name}_token": "<|end|>", "padding_side": "left", "odd_token": "x"})
-    assert load_tokenizer(folder).special_tokens == {f"{name}_token": "<|end|>"}
+    write(
+        folder, "tokenizer_config.json", {f"{name}_token": "<|end|>", "padding_side": "left", "image_token": "<|turn|>"}
+    )
+    assert load_tokenizer(folder).special_tokens == {f"{name}_token": "<|end|>", "image_token": "<|turn|>"}
 
 
 def test_a_special_token_that_is_no_text_is_left_out(folder):
@@ -129,14 +145,14 @@ def test_a_special_token_that_is_no_text_is_left_out(folder):
 def test_the_end_of_text_is_what_is_stated_and_the_named_token(folder):
     write(folder, "special_tokens_map.json", {"eos_token": "<|end|>"})
     write(folder, "generation_config.json", {"eos_token_id": [5, 0]})
-    write(folder, "config.json", {"eos_token_id": 9})
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, config={"eos_token_id": 9})
     assert tokenizer.eos_ids == {0, 5, tokenizer.backend.token_to_id("<|end|>")}
 
 
-def test_a_named_token_that_the_tokenizer_lacks_ends_nothing(folder):
+def test_a_named_token_that_the_tokenizer_lacks_is_added_as_in_transformers(folder):
+    num_tokens = load_tokenizer(folder).vocab_size
     write(folder, "special_tokens_map.json", {"eos_token": "<|nowhere|>"})
-    assert load_tokenizer(folder).eos_ids == frozenset()
+    assert load_tokenizer(folder).eos_ids == {num_tokens}
 
 
 @pytest.mark.parametrize("stated", [-1, [5, -1], True, [True], 5.0, "5", [None], {}])
@@ -145,6 +161,9 @@ def test_an_end_of_text_that_is_no_id_names_its_file_and_place(folder, stated):
     with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: generation_config\.json") as caught:
         load_tokenizer(folder, "gs://b/m")
     assert repr(stated) in str(caught.value)
+    (folder / "generation_config.json").unlink()
+    with pytest.raises(MalformedCheckpoint, match=r"gs://b/m: config\.json"):
+        load_tokenizer(folder, "gs://b/m", config={"eos_token_id": stated})
 
 
 RANGES = {"temperature": (0, 2), "top_p": (1e-9, 1), "min_p": (0, 1), "repetition_penalty": (0.01, 10)}
@@ -204,7 +223,7 @@ def test_a_broken_tokenizer_is_named_with_its_place(tmp_path):
         load_tokenizer(tmp_path, "gs://bucket/model")
 
 
-@pytest.mark.parametrize("name", ["special_tokens_map", "tokenizer_config", "generation_config", "config"])
+@pytest.mark.parametrize("name", ["special_tokens_map", "tokenizer_config", "generation_config", "added_tokens"])
 @pytest.mark.parametrize("content", ["{", "7", "[" * 100_000])
 def test_a_broken_file_beside_the_tokenizer_is_named_with_its_place(folder, name, content):
     write(folder, f"{name}.json", content)
@@ -268,8 +287,8 @@ def test_a_tokenizer_that_another_model_has_is_taken_over_as_it_is(folder):
     cut.save(str(folder / "tokenizer.json"))
     parsed = []
 
-    def parse(content):
-        parsed.append(content)
+    def parse(files):
+        parsed.append(files.content)
         return first.backend
 
     first = load_tokenizer(folder)

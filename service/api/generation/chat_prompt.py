@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import from_json
 
+from service.api.generation.as_sent import as_sent, with_content, with_parameters
 from service.api.generation.rendering import NO_VARIABLES, template_variables
 from service.api.generation.sealed import own_text
 from service.api.schema.chat import ROLES, ChatCompletionRequest, ContentPart, MeantChat, Message, OwnThinking
@@ -314,41 +315,68 @@ def rendered(
             "Send a 'prompt' to /v1/completions.",
             param="messages",
         )
-    if tools and model.chat_template.tool_format is None:
-        message = "the model's chat template does not render tools. Describe them in a message."
-        raise UnsupportedParameter("tools", message)
+    template = _chosen(model.chat_template, tools, fields)
     variables, ignored = NO_VARIABLES
     if fields.sets_variables:
-        variables, ignored = template_variables(fields, model.chat_template)
+        variables, ignored = template_variables(fields, template)
     left_out = list[str]()
     if model.images is None:
         messages, left_out = _without_images_of_results(messages)
-    turns = template_messages(messages)
-    if any(turn["role"] == "system" for turn in turns[1:]) and not model.chat_template.takes_late_system:
-        turns = _with_late_system_as_user(turns)
     _check_images(messages, model, can_see=images is not None)
-    if model.chat_template.reads_parts_alone:
-        turns = [turn | {"content": _as_parts(turn["content"])} for turn in turns]
-    turns = _with_known_arguments(turns, model.chat_template)
+    turns = _turns(messages, template)
+    shown = [tool.for_template() for tool in tools]
     render = partial(
-        model.chat_template.render,
-        tools=[tool.for_template() for tool in tools] or None,
+        template.render,
+        documents=fields.documents,
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,
         variables=variables,
     )
-    text = render(turns)
+    try:
+        text = render(turns, tools=shown)
+    except InvalidParameter:
+        complete = list(map(with_content, turns)), list(map(with_parameters, shown))
+        if complete == (turns, shown):
+            raise
+        turns, shown = complete
+        text = render(turns, tools=shown)
     unsure = {turn["role"] for turn in turns} - ROLES
-    if any(turn["role"] == "tool" for turn in turns) and not model.chat_template.writes_results:
+    if any(turn["role"] == "tool" for turn in turns) and not template.writes_results:
         unsure.add("tool")
     if unsure:
-        _check_roles([message.role for message in messages], turns, unsure, render)
+        _check_roles([message.role for message in messages], turns, unsure, partial(render, tools=shown))
     if model.images is not None:
         text = model.images.expanded(text, images or ())
     return RenderedChat(text, [*ignored, *left_out])
 
 
-def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplate) -> Sequence[dict[str, Any]]:
+def _chosen(template: ChatTemplate, tools: Sequence[Tool], fields: TemplateFields) -> ChatTemplate:
+    """Return the one of a model's templates that is for the request, if it writes all that the request brings."""
+    chosen = template.chosen(has_tools=bool(tools), has_documents=bool(fields.documents))
+    if tools and chosen.tool_format is None:
+        message = "the model's chat template does not render tools. Describe them in a message."
+        raise UnsupportedParameter("tools", message)
+    if fields.documents and not chosen.reads_documents:
+        message = "the model's chat template does not render documents. Put their texts into a message."
+        raise UnsupportedParameter("documents", message)
+    return chosen
+
+
+def _turns(messages: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
+    """Return the messages as the client sent them, as far as the template can write them so."""
+    turns = [
+        as_sent(turn, message, template) for turn, message in zip(template_messages(messages), messages, strict=True)
+    ]
+    if any(turn["role"] == "system" for turn in turns[1:]) and not template.takes_late_system:
+        turns = _with_late_system_as_user(turns)
+    if messages[0].role == "developer" and template.knows_developer:
+        turns[0]["role"] = "developer"
+    if template.reads_parts_alone:
+        turns = [turn | {"content": _as_parts(turn.get("content", ""))} for turn in turns]
+    return _with_known_arguments(turns, template)
+
+
+def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplate) -> list[dict[str, Any]]:
     """Return a chat whose calls have arguments that the template can write, and short ids if it takes no others."""
     tool_format = template.tool_format
     has_short_ids = tool_format is not None and tool_format.has_short_ids
@@ -405,7 +433,10 @@ def _check_roles(
     """
     marks = {index: secrets.token_hex(16) for index, turn in enumerate(turns) if turn["role"] in unsure}
     text = render(
-        [turn | ({"content": marked(turn["content"], marks[i])} if i in marks else {}) for i, turn in enumerate(turns)]
+        [
+            turn | ({"content": marked(turn.get("content", ""), marks[i])} if i in marks else {})
+            for i, turn in enumerate(turns)
+        ]
     )
     for index, mark in marks.items():
         if mark not in text:

@@ -23,7 +23,6 @@ _REFUSED: NeutralValues = {
     **REFUSED,
     "audio": (),
     "chat_template": (),
-    "documents": ([],),
     "echo": (False,),
     "modalities": (["text"],),
 }
@@ -270,6 +269,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     refused: ClassVar[NeutralValues] = _REFUSED
     own_limits: ClassVar[tuple[str, ...]] = ("max_tokens", "max_completion_tokens")
     bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user"}]}
+    keeps_sent: ClassVar[tuple[str, ...]] = ("messages", "tools")
     nested: ClassVar[dict[str, type[WireObject]]] = {
         **GenerationRequest.nested,
         "function_call": NamedFunction,

@@ -5,7 +5,7 @@ https://openrouter.ai/docs/use-cases/reasoning-tokens (`reasoning`),
 https://api-docs.deepseek.com/guides/thinking_mode (`thinking`), https://qwen.readthedocs.io (`enable_thinking`)
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -47,6 +47,8 @@ class TemplateFields(VariableFields):
     """vLLM's: whether the prompt ends with the beginning of an answer."""
     continue_final_message: bool = False
     """vLLM's: go on with the last message; needs `add_generation_prompt: false`."""
+    documents: Annotated[list[dict[str, Any]], Field(fail_fast=True)] = Field(default_factory=list)
+    """vLLM's: what the model may answer from, if its chat template renders documents."""
     reasoning: dict[str, Any] | bool | None = None
     """OpenRouter's: how much to think (`effort`, `enabled`, `max_tokens`)."""
 

@@ -23,6 +23,7 @@ class TokenizeRequest(TemplateFields):
     refused: ClassVar[NeutralValues] = {"chat_template": ()}
     nested: ClassVar[dict[str, type[WireObject]]] = {"messages": Message, "tools": Tool}
     bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user"}], "prompt": ""}
+    keeps_sent: ClassVar[tuple[str, ...]] = ("messages", "tools")
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     """The served model's name; GET /v1/models lists it."""

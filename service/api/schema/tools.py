@@ -43,10 +43,10 @@ class Tool(WireObject):
     """The function."""
 
     def for_template(self) -> dict[str, Any]:
-        """Return the tool as chat templates expect it."""
-        stated = self.function.model_dump(exclude={"strict"}, exclude_none=True)
-        # Some read the parameters without looking whether there are any.
-        return {"type": "function", "function": {"parameters": NO_PARAMETERS} | stated}
+        """Return the tool as the client sent it; one of another dialect as name, description and parameters."""
+        if self.sent is not None:
+            return self.sent
+        return {"type": "function", "function": self.function.model_dump(exclude={"strict"}, exclude_none=True)}
 
 
 class NamedFunction(WireObject):

@@ -53,11 +53,17 @@ class WireObject(BaseModel):
     supported_types: ClassVar[tuple[str, ...]] = ()
     leaves_out_other_types: ClassVar[bool] = False  # instead: they are accepted, and told, and only their type is kept
     bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with short values in their place
+    keeps_sent: ClassVar[tuple[str, ...]] = ()  # fields with lists of objects whose `sent` is what the client sent
 
     @cached_property  # which `checked` sets: a private attribute would cost each nested object a call
     def ignored(self) -> tuple[IgnoredField, ...]:
         """The fields that were accepted and have no effect, those of nested objects included."""
         return ()
+
+    @cached_property  # which `parse` sets
+    def sent(self) -> dict[str, Any] | None:
+        """The object as the client sent it, key by key; None if this service made it of another dialect's."""
+        return None
 
     def ignore(self, paths: Iterable[str]) -> None:
         """Record fields that have no effect, or parts of fields."""
@@ -122,7 +128,13 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
         raise RequestError(f"The request's body is not valid JSON: {error}.") from None
     if not isinstance(document, dict):
         raise RequestError("The request's body must be a JSON object.")
-    return checked(kind, document)
+    parsed = checked(kind, document)
+    if kind.keeps_sent:
+        document = kind.rewritten(document)
+        for name in kind.keeps_sent:
+            for item, sent in zip(getattr(parsed, name) or (), document.get(name) or (), strict=True):
+                vars(item)["sent"] = sent
+    return parsed
 
 
 def parse_light[T: WireObject](kind: type[T], content: bytes) -> T:

@@ -37,5 +37,5 @@ def read_config(config: HubConfig, vector: VectorConfig) -> EncoderConfig:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
     values = {key: config.values[own] for key, own in KEYS.items() if own in config.values}
-    read = read_bert(config.with_defaults(values), vector, first_position=0)
+    read = read_bert(replace(config, values={**values, **config.values}), vector, first_position=0)
     return replace(read, num_token_types=0, names=NAMES)

@@ -8,11 +8,14 @@ Source: transformers 5.24 `models/*/configuration_*.py` (each class's fields and
 """
 
 import fnmatch
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from service.models.config import HubConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ _GEMMA = {
     "max_position_embeddings": 8192,
     "tie_word_embeddings": True,
     "attention_bias": False,
-    "use_bidirectional_attention": False,
+    "use_bidirectional_attention": None,
 }
 _GEMMA_2 = {
     **{key: value for key, value in _GEMMA.items() if key != "hidden_act"},
@@ -97,7 +100,9 @@ _SIGLIP = {
     "hidden_act": "gelu_pytorch_tanh",
     "layer_norm_eps": 1e-6,
 }
-_IDEFICS_VISION = FamilyKeys({**_SIGLIP, "hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32})
+_IDEFICS_VISION = FamilyKeys(
+    {**_SIGLIP, "hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}, unused=("tie_word_embeddings",)
+)
 _IDEFICS = FamilyKeys(
     {"image_token_id": 128_257, "scale_factor": 2, "tie_word_embeddings": False},
     unused=("text_config", "vision_config", "pixel_shuffle_factor", "use_reentrant_checkpointing"),
@@ -164,7 +169,7 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         unused=(*_ROUTER, "initial_context_length", "experts_per_token"),
     ),
     "granite": FamilyKeys({**_GRANITE, "mlp_bias": False}),
-    "granitemoe": FamilyKeys({**_GRANITE, **_EXPERTS}, unused=_ROUTER),
+    "granitemoe": FamilyKeys({**_GRANITE, **_EXPERTS}, unused=(*_ROUTER, "position_embedding_type")),
     "granitemoehybrid": FamilyKeys(
         {
             **_GRANITE,
@@ -236,8 +241,9 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
             **{"out_hidden_size": 3584, "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24]},
         },
         {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"},
+        unused=("tie_word_embeddings",),
     ),
-    "siglip_vision_model": FamilyKeys(_SIGLIP, unused=("vision_use_head",)),
+    "siglip_vision_model": FamilyKeys(_SIGLIP, unused=("vision_use_head", "tie_word_embeddings")),
     "smollm3": FamilyKeys(
         {
             **_DECODER,
@@ -311,6 +317,12 @@ _NULLABLE = (
     *("num_key_value_heads", "head_dim", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"),
     *("layer_types", "n_inner", "position_embedding_type"),
 )
+
+
+def log_unknown_keys(uri: str, values: Mapping[str, Any]) -> None:
+    """Name the keys that no reader of the family knows, as those of a release to come, in one line of the log."""
+    if keys := unknown_keys(values):
+        logger.info("config.json has keys that are not known here and change nothing", extra={"uri": uri, "keys": keys})
 
 
 def unknown_keys(values: Mapping[str, Any]) -> tuple[str, ...]:

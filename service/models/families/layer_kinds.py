@@ -20,7 +20,7 @@ def read_layer_kinds(config: HubConfig, default: Sequence[str]) -> Sequence[str]
     named = config.values.get("layer_types")
     if named is None:
         return default
-    kinds = [FORMER_KINDS.get(str(kind), kind) for kind in named] if isinstance(named, list) else []
+    kinds = [FORMER_KINDS.get(str(kind), str(kind)) for kind in named] if isinstance(named, list) else []
     if len(kinds) != len(default) or not all(kind in (FULL, SLIDING) for kind in kinds):
         raise config.refuse(f"layer_types must name {FULL} or {SLIDING} for each of {len(default)} layers.")
     return kinds

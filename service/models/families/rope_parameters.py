@@ -82,8 +82,8 @@ class _Parameters:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number or value <= 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or value <= 0:
             raise self.config.refuse(
                 f"the rope scaling {self.rope_type!r} has {key} = {value!r}, which should be a positive number."
             )

@@ -22,6 +22,7 @@ from service.models.encoders.rotary.config import RotaryConfig
 from service.models.encoders.rotary.final_norm import final_norm
 from service.models.encoders.sentence import SentenceConfig, read_sentence_config
 from service.models.encoders.token_heads import TokenOutputs
+from service.models.families.hub_keys import log_unknown_keys
 from service.models.interface import LayerGroup
 from service.models.layer_groups import layer_groups
 from service.models.weight_shapes import weight_shapes
@@ -171,6 +172,7 @@ def choose_encoder_spec(
         raise SettingsError("QUANTIZATION", "must be none for an encoder, whose weights are served in DTYPE.")
     sentence = read_sentence_config(located.uri, located.sentence_files)
     config = read_encoder_config(located.uri, located.hub_config, located.sentence_files, located.weight_files)
+    log_unknown_keys(located.uri, located.hub_config)
     mesh = DeviceMesh(tuple(devices[:1]))
     dtype = choose_dtype(settings.dtype, located.hub_config, mesh.platform)
     specs = any_encoder_weight_specs(config, dtype)

@@ -35,6 +35,7 @@ from service.kernels.limits import skips_padding, vector_bytes
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder
+from service.models.families.hub_keys import log_unknown_keys
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import encoder_groups as groups_of_encoder
 from service.models.layer_groups import layer_groups
@@ -271,6 +272,7 @@ def choose_engine_spec(
         UnknownDeviceMemory: an accelerator does not report its memory.
     """
     config = read_config(located.uri, located.hub_config, settings.max_model_len)
+    log_unknown_keys(located.uri, located.hub_config)
     mesh = choose_mesh(devices, tensor_parallel=settings.tensor_parallel, sizes=config.split_sizes)
     config = config.split_over(mesh.num_devices)
     layout = located.layout

@@ -53,9 +53,11 @@ async def test_the_prompt_ends_with_the_beginning_of_an_answer_unless_told_other
     assert await prompt_of(PLAIN, add_generation_prompt=False) == "<|turn|>user:hi<|end|>"
 
 
-async def test_the_last_message_is_continued_with_its_own_spaces():
-    got = await prompt_of(PLAIN, BEGUN, add_generation_prompt=False, continue_final_message=True)
-    assert got == "<|turn|>user:hi<|end|><|turn|>assistant:It is  "
+async def test_the_last_message_is_continued_with_the_spaces_that_the_template_keeps():
+    """As in transformers, a template that cuts the space around texts does so here too."""
+    for source, text in ((PLAIN, "It is"), (PLAIN.replace(" | trim", ""), " It is  ")):
+        got = await prompt_of(source, BEGUN, add_generation_prompt=False, continue_final_message=True)
+        assert got == f"<|turn|>user:hi<|end|><|turn|>assistant:{text}"
 
 
 @pytest.mark.parametrize(

@@ -24,18 +24,17 @@ TWO_SIDED = {"eurobert": "llama", "llama_bidirec": "llama"}
 # Classes of code in checkpoints whose only difference is that a token sees both sides: LLM2Vec's, and Nvidia's.
 # Source: BehnamGhader et al. 2024, arXiv:2404.05961; llm2vec `models/bidirectional_mistral.py`; vLLM `models/llama.py`.
 TWO_SIDED_CLASS = re.compile(r"[A-Z]\w*?\d?(Bi|Encoder|Bidirectional)(Model|ForMNTP|ForSequenceClassification)")
-# Classes of transformers itself, which code in a checkpoint may carry along.
+# Classes of transformers itself.
 OWN_CLASS = re.compile(r"(Llama|Mistral|Qwen2|Qwen3|EuroBert)(Model|For\w+)")
 
 
 def sees_both_sides(values: Mapping[str, Any]) -> bool:
     """Return whether a token of a decoder's text sees the ones after it too."""
-    names = [*(values.get("architectures") or ()), _own_code(values)]
     return (
         values.get("is_causal") is False
         or values.get("model_type") in TWO_SIDED
         or bool(values.get("use_bidirectional_attention"))
-        or any(TWO_SIDED_CLASS.fullmatch(str(name)) for name in names)
+        or any(TWO_SIDED_CLASS.fullmatch(str(name)) for name in values.get("architectures") or ())
     )
 
 
@@ -46,10 +45,11 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
     config.refuse_unless("quantization_config")
-    own_code, is_causal = _own_code(config.values), not sees_both_sides(config.values)
-    if own_code and is_causal and not OWN_CLASS.fullmatch(own_code):
-        reason = f"auto_map names {own_code!r}, code of the checkpoint that is never run and may compute something else"
-        raise config.refuse(f"{reason}. Set is_causal there, to false if a token sees both sides, and drop auto_map.")
+    is_causal, classes = not sees_both_sides(config.values), config.values.get("architectures") or ()
+    unknown = [name for name in classes if not OWN_CLASS.fullmatch(str(name))]
+    if unknown and is_causal:
+        reason = f"architectures names {unknown[0]!r}, code that may compute something else and is never run"
+        raise config.refuse(f"{reason}. If it only lets a token see both sides, set is_causal to false.")
     model_type = str(config.values["model_type"])
     geometry = TWO_SIDED.get(model_type, model_type)
     decoder = read_decoder_config(config.uri, {**config.values, "model_type": geometry})
@@ -84,9 +84,3 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
 def _sight(window: int | None, *, is_causal: bool) -> Sight:
     """Return what a token sees: a causal window counts the token itself, one to both sides does not."""
     return Sight(is_causal, None if window is None else window - is_causal)
-
-
-def _own_code(values: Mapping[str, Any]) -> str:
-    """Return the class of the checkpoint's own code that replaces the family's model; empty if there is none."""
-    named = (values.get("auto_map") or {}).get("AutoModel")
-    return "" if named is None else str(named).rsplit(".", 1)[-1]

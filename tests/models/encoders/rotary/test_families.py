@@ -66,3 +66,43 @@ def test_what_is_not_served_is_refused_by_name(name, changes):
 def test_a_reranker_of_a_family_without_one_is_refused_by_name():
     with pytest.raises(UnsupportedModel, match="gemma3"):
         read("gemma3", architectures=["Gemma3TextForSequenceClassification"], id2label={"0": "LABEL_0"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"is_causal": False},
+        {"architectures": ["MistralEncoderModel"]},
+        {"architectures": ["LlamaBiModel"]},
+        {"architectures": ["Qwen2BiForMNTP"]},
+        {"architectures": ["LlamaBidirectionalModel"]},
+        {"architectures": ["LlamaBidirectionalForSequenceClassification"], "id2label": {"0": "LABEL_0"}},
+        {"use_bidirectional_attention": True},
+        {"model_type": "eurobert"},
+        {"model_type": "llama_bidirec"},
+    ],
+)
+def test_a_token_of_a_decoder_sees_both_sides_where_the_configuration_says_so(changes):
+    config = CONFIGS["llama"] | changes
+    assert is_encoder(config, {})
+    assert {layer.sight for layer in read_encoder_config("model", config).layers} == {Sight()}
+    if "Classification" not in str(changes):
+        assert read_encoder_config("model", config).vector.poolings == (Pooling.MEAN,)
+
+
+def test_a_window_to_both_sides_reaches_as_far_as_transformers_has_it():
+    assert read("mistral", is_causal=False).layers[0].sight == Sight(reach=8)
+    changes = {"use_bidirectional_attention": None, "is_causal": False}
+    assert read("gemma3", **changes).layers[0].sight == Sight(reach=8)
+
+
+def test_a_class_of_code_in_the_checkpoint_is_refused_by_name():
+    with pytest.raises(UnsupportedModel, match="LlamaThinkingModel"):
+        read_encoder_config("model", CONFIGS["llama"] | {"architectures": ["LlamaThinkingModel"]}, {})
+
+
+def test_a_family_that_is_no_encoder_is_refused_as_one_where_the_files_make_vectors():
+    config = {"model_type": "nomic_bert"}
+    assert is_encoder(config, {"modules.json": MODULES})
+    with pytest.raises(UnsupportedModel, match=r"'nomic_bert' is not served as an encoder\. Served: bert"):
+        read_encoder_config("model", config, {"modules.json": MODULES})

@@ -1,0 +1,67 @@
+"""The messages of a chat in the client's own keys and order, with the values that the service has checked.
+
+A template may write a message, a call or a tool as a whole, so that a key more, less or elsewhere is another prompt.
+Source: transformers' utils/chat_template_utils.py (_normalize_chat_messages, _alias_reasoning_fields)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from service.api.schema.chat import Message
+from service.api.schema.tools import NO_PARAMETERS
+from service.text.chat_template import ChatTemplate
+
+THINKING = "reasoning_content"
+
+
+def as_sent(turn: Mapping[str, Any], message: Message, template: ChatTemplate) -> dict[str, Any]:
+    """Return a message for a template: the client's keys in its order, then what the service has found out.
+
+    As in transformers, nulls are left out, and thinking is under both names that templates read.
+
+    Args:
+        turn: the values that templates understand, by key.
+        message: the same as the client sent it.
+        template: what will write it.
+    """
+    sent = None
+    if message.sent is not None:
+        rewritten = type(message).rewritten(message.sent)
+        sent = {name: value for name, value in rewritten.items() if name in message.sent or name in turn}
+    found = dict(turn) if sent is None else _ordered(sent, turn, has_text_arguments=template.joins_arguments)
+    if sent is not None and isinstance(sent.get("content"), list) and isinstance(turn["content"], str):
+        parts = [{"type": "text", "text": part.text} for part in message.content or ()]
+        found["content"] = parts if template.reads_parts else turn["content"]
+    thinking = turn.get(THINKING)
+    return found if thinking is None else {"thinking": thinking} | found | {THINKING: thinking}
+
+
+def _ordered(sent: Mapping[str, Any], turn: Mapping[str, Any], *, has_text_arguments: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in sent.items():
+        if name == "tool_calls":
+            if calls := turn.get(name):
+                pairs = zip(value, calls, strict=True)
+                found[name] = [_call(stated, call, has_text=has_text_arguments) for stated, call in pairs]
+        elif value is not None:
+            found[name] = turn.get(name, value)
+    return found | {name: value for name, value in turn.items() if name not in found and name != "content"}
+
+
+def _call(sent: Mapping[str, Any], call: Mapping[str, Any], *, has_text: bool) -> dict[str, Any]:
+    function, stated = call["function"], sent["function"]
+    ordered = {**stated, **function}  # a key that both have stays where the client has it
+    if has_text and isinstance(text := stated.get("arguments"), str):
+        ordered["arguments"] = text
+    return {**sent, "id": call["id"], "function": ordered}
+
+
+def with_content(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with an empty content if it has none, for templates that read it without looking."""
+    return {**turn, "content": turn.get("content", "")}
+
+
+def with_parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool with parameters if it has none, for templates that read them without looking."""
+    function = tool["function"]
+    return {**tool, "function": {**function, "parameters": function.get("parameters") or NO_PARAMETERS}}

@@ -1,0 +1,72 @@
+"""Options of a class of tokenizers that tokenizer_config.json states, and that count before those of tokenizer.json.
+
+Source: transformers' models/auto/tokenization_auto.py (MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS, and those of
+TOKENIZER_MAPPING_NAMES without a class of their own), models/llama/tokenization_llama.py,
+models/bert/tokenization_bert.py
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+# Types of models whose tokenizer is what tokenizer.json says, whatever class tokenizer_config.json names.
+AS_IN_FILE = frozenset({
+    "arctic", "ernie4_5", "flex_olmo", "fuyu", "glm", "glm4", "glm4_moe", "glm4v", "gpt_bigcode", "granite",
+    "granitemoe", "granitemoehybrid", "internlm2", "internlm3", "jamba", "llava", "llava_next", "minicpm3",
+    "ministral", "ministral3", "mistral", "mistral3", "mixtral", "modernbert", "molmo", "nemotron", "olmo2", "olmo3",
+    "olmo_hybrid", "persimmon", "phi3", "phi3_v", "phimoe", "pixtral", "qwen2", "qwen3_5", "smolvlm", "stablelm",
+    "vipllava", "voxtral",
+})  # fmt: skip
+# What the normalizer of BERT calls its options, by their names in tokenizer_config.json.
+BERT_OPTIONS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+
+
+class ClassOptions(NamedTuple):
+    """What counts before tokenizer.json; nothing of it where the class is another, or states nothing."""
+
+    prepend: str | None = None  # where Llama's class puts a space before texts: `first`, `always`, `never`
+    bert: tuple[tuple[str, bool], ...] = ()  # options of BERT's normalizer
+
+    @classmethod
+    def read(cls, files: Mapping[str, Any], config: Mapping[str, Any]) -> "ClassOptions":
+        """Return the options of a tokenizer_config.json beside a model's config.json."""
+        stated = files.get("tokenizer_class") or config.get("tokenizer_class")
+        if not isinstance(stated, str) or config.get("model_type") in AS_IN_FILE:
+            return cls()
+        name = re.sub(r"Tokenizer(Fast)?$", "", stated)
+        if name == "Llama":
+            has_space = files.get("add_prefix_space") is not False
+            is_legacy = files.get("legacy") is True
+            return cls(prepend="never" if not has_space else "always" if is_legacy else "first")
+        if name in ("PreTrained", "TokenizersBackend"):
+            return cls()
+        options = {inner: files.get(outer) for outer, inner in BERT_OPTIONS.items()}
+        return cls(bert=tuple((inner, value) for inner, value in options.items() if isinstance(value, bool)))
+
+    def apply_to(self, backend: Tokenizer) -> None:
+        """Set the options of a tokenizer that has them."""
+        if self.bert and isinstance(normalizer := backend.normalizer, normalizers.BertNormalizer):
+            for name, value in self.bert:
+                setattr(normalizer, name, value)
+            backend.normalizer = normalizer
+        if self.prepend is None or not _is_sentencepiece(backend):
+            return
+        backend.normalizer = None
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=self.prepend, split=False)
+        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        backend.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if self.prepend != "never" else [])])
+
+
+def _is_sentencepiece(backend: Tokenizer) -> bool:
+    """Return whether a tokenizer writes spaces as Llama's class does; some name the class and work by bytes."""
+    if not isinstance(backend.model, models.BPE):
+        return False
+    if backend.pre_tokenizer is None:
+        return backend.normalizer is not None and '"Prepend"' in backend.normalizer.__getstate__().decode()
+    return isinstance(backend.pre_tokenizer, pre_tokenizers.Metaspace)
