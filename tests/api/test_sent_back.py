@@ -199,6 +199,8 @@ def test_a_result_belongs_to_the_nearest_open_call_of_its_id():
     asked = [("a", None), ("a", None), ("a", None), ("a", None), (None, "five"), (None, None), (None, None), ("b", "c")]
     found = [calls.answer(*of) for of in asked]
     assert [call and call.name for call in found] == ["three", "one", "two", "three", "five", "four", None, None]
+    calls.add(3, None, "six")
+    assert [calls.answer("unknown"), calls.answer("unknown")] == [("call00006", "six"), None]
     assert calls.answer("call00005") == ("call00005", "five")
 
 
