@@ -43,6 +43,7 @@ from service.checkpoint.sentence_files import (
 from service.checkpoint.weight_files import choose_weights
 from service.errors import AmbiguousCheckpoint, MissingFile
 from service.models.encoders.token_heads import TOKEN_HEAD_FILES
+from service.storage.cache.cache import CheckpointCache
 from service.storage.location import GcsLocation, HubLocation, LocalLocation, Location, parse_location
 from service.storage.objects import ObjectInfo
 from service.storage.source import Source
@@ -83,6 +84,7 @@ def locate(
     model_config_uri: str | None = None,
     tokenizer_uri: str | None = None,
     adapter_uri: str | None = None,
+    cache: CheckpointCache | None = None,
 ) -> LocatedCheckpoint:
     """Find a checkpoint, its configuration and its tokenizer.
 
@@ -92,6 +94,7 @@ def locate(
         model_config_uri: MODEL_CONFIG_URI, for a Levanter checkpoint without a configuration next to it or above it.
         tokenizer_uri: TOKENIZER_URI, for a tokenizer in another location.
         adapter_uri: ADAPTER_URI, for an adapter to merge into the weights.
+        cache: where files of a bucket may be; they are read there then.
 
     Raises:
         CheckpointError: a file is missing, ambiguous or malformed; the message names the setting that supplies it.
@@ -129,7 +132,6 @@ def locate(
         hub_config = hub_config | stated_values(sentence_files)
         sentence_files = with_tokenizer_config(sentence_files, hub_config, tokenizer)
         layout, weights = choose_weights(source, objects, layout)
-        hub_config = with_head(source, layout, hub_config, sentence_files)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))
         layout = replace(layout, weights=(*layout.weights, *modules))
         hub_config, quantization = with_quantization_file(source, objects, hub_config)
@@ -138,6 +140,8 @@ def locate(
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
     files = FileSet(source, weights, folders[0].folder)
     hub_config = with_score_token_ids(source.uri, hub_config, tokenizer.source, tokenizer.objects)
+    if isinstance(layout, SnapshotLayout):
+        hub_config = with_head(files, layout, hub_config, sentence_files, cache)
     adapter = None if adapter_uri is None else locate_adapter(adapter_uri, open_source)
     return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files, adapter, generation)
 

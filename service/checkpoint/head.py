@@ -13,11 +13,13 @@ Source: transformers `modeling_utils.py` (tie_weights, which unties tensors that
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from service.checkpoint.file_set import FileSet
 from service.checkpoint.layout import SnapshotLayout
 from service.errors import CheckpointError
 from service.models.decoder_weights import decoder_weight_specs
@@ -25,12 +27,12 @@ from service.models.encoders.registry import any_encoder_weight_specs, is_encode
 from service.models.encoders.rotary.config import RotaryConfig
 from service.models.registry import OWN_HEAD, read_config
 from service.models.weight_spec import FLOAT32, WeightSpec
-from service.storage.objects import read_range
-from service.storage.open_files import OpenFile
+from service.storage.cache.cache import Bucket, CheckpointCache
+from service.storage.objects import RangeSource, read_range
+from service.storage.open_files import FolderRanges, OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
-from service.storage.source import Source
 from service.weights.headers import read_headers
-from service.weights.names import FoundTensor, resolve
+from service.weights.names import resolve
 from service.weights.safetensors import Header, TensorEntry
 
 logger = logging.getLogger(__name__)
@@ -41,18 +43,24 @@ NUM_SAMPLES, SAMPLE_BYTES = 32, 64 * 1024  # of larger ones, evenly spread
 
 
 def with_head(
-    source: Source, layout: SnapshotLayout, values: Mapping[str, Any], sentence_files: Mapping[str, Any]
+    files: FileSet,
+    layout: SnapshotLayout,
+    values: Mapping[str, Any],
+    sentence_files: Mapping[str, Any],
+    cache: CheckpointCache | None,
 ) -> Mapping[str, Any]:
     """Return a configuration that says whether the files have a head of their own.
 
     It is unchanged if the model has no head, or if the files cannot be read, which their load explains.
 
     Args:
-        source: of the files.
+        files: all files of the checkpoint.
         layout: the files of weights.
         values: the content of `config.json`.
         sentence_files: the files of sentence-transformers, by name.
+        cache: where files of a bucket may be.
     """
+    source = files.source
     if any(info.is_gzipped for info in layout.weights):
         return values
     try:
@@ -60,10 +68,8 @@ def with_head(
         specs, is_tied = _untied(source.uri, values, sentence_files, names)
         if not any(spec.name == UNEMBED for spec in specs):
             return values
-        budget = RetryBudget(TransferLimits())
-        with source.open_ranges() as ranges:
-            headers = read_headers([OpenFile(ranges, info) for info in layout.weights], budget)
-            own = _has_own_head(source.uri, specs, headers, budget, is_tied=is_tied)
+        with _open_ranges(files, cache) as ranges:
+            own = _has_own_head(specs, layout, ranges, is_tied=is_tied)
     except CheckpointError as error:
         logger.info("the head is chosen by config.json alone", extra={"uri": source.uri, "reason": str(error)})
         return values
@@ -94,30 +100,56 @@ def _untied(
     return decoder_weight_specs(read_config(uri, own)), read_config(uri, values).has_tied_embeddings
 
 
-def _has_own_head(
-    uri: str, specs: Sequence[WeightSpec], headers: Sequence[Header], budget: RetryBudget, *, is_tied: bool
-) -> bool:
+@contextmanager
+def _open_ranges(files: FileSet, cache: CheckpointCache | None) -> Iterator[RangeSource]:
+    """Open the files of a checkpoint where they are."""
+    source = files.source
+    kept = cache.find(source, files.objects) if cache is not None and isinstance(source, Bucket) else None
+    try:
+        with source.open_ranges() if kept is None else FolderRanges(source.uri, kept.path) as ranges:
+            yield ranges
+    finally:
+        if kept is not None:
+            kept.release()
+
+
+def _has_own_head(specs: Sequence[WeightSpec], layout: SnapshotLayout, ranges: RangeSource, *, is_tied: bool) -> bool:
     by_name = {spec.name: spec.sources[0].name for spec in specs}
     embed, head = by_name[EMBED], by_name[UNEMBED]
-    files = {header.file.info.name: header for header in headers}
-    entries = {file: header.entries for file, header in files.items()}
-    tensors = resolve(uri, specs, entries, optional={embed, head}).tensors
+    budget = RetryBudget(TransferLimits())
+    headers: dict[str, Header] = {}
+
+    def read(names: Collection[str]) -> None:
+        opened = [OpenFile(ranges, replace(info, crc32c="")) for info in layout.weights if info.name in names]
+        headers.update((header.file.info.name, header) for header in read_headers(opened, budget))
+
+    tensors_of: dict[str, list[str]] = {}
+    for name, file in (layout.index or {}).items():
+        tensors_of.setdefault(file, []).append(name)
+    if not tensors_of:
+        read([info.name for info in layout.weights])
+        tensors_of = {file: list(header.entries) for file, header in headers.items()}
+    tensors = resolve(ranges.uri, specs, tensors_of, optional={embed, head}).tensors
     if head not in tensors:
         return False
     if not is_tied:
         return True
-    return embed in tensors and not _are_equal(
-        *((files[found.file], _entry(files, found)) for found in (tensors[embed], tensors[head])), budget
-    )
+    if embed not in tensors:
+        return False
+    pair = [tensors[embed], tensors[head]]
+    if not headers:
+        read({found.file for found in pair})
+    one, other = ((headers[found.file], headers[found.file].entries.get(found.name)) for found in pair)
+    return not _are_equal(one, other, budget)
 
 
-def _entry(files: Mapping[str, Header], found: FoundTensor) -> TensorEntry:
-    return files[found.file].entries[found.name]
-
-
-def _are_equal(first: tuple[Header, TensorEntry], second: tuple[Header, TensorEntry], budget: RetryBudget) -> bool:
+def _are_equal(
+    first: tuple[Header, TensorEntry | None], second: tuple[Header, TensorEntry | None], budget: RetryBudget
+) -> bool:
     """Return whether two tensors are equal; of large ones, whether samples of them are."""
     (one, left), (other, right) = first, second
+    if left is None or right is None:
+        return False  # the index is not true, which the load explains
     if replace(left, file="", begin=0, end=0) != replace(right, file="", begin=0, end=0):
         return False
     if one is other and left == right:

@@ -1,7 +1,7 @@
 """Layouts of checkpoints, detected by names alone: a Hugging Face snapshot, a Levanter run or one of its steps."""
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from service.checkpoint.foreign_files import foreign_format
@@ -60,6 +60,7 @@ class SnapshotLayout:
     """A Hugging Face snapshot: weights at the top, as safetensors or, without any, pickled."""
 
     weights: tuple[ObjectInfo, ...]
+    index: Mapping[str, str] | None = None  # the file of each tensor, if an index names the files
     is_conversion: bool = False  # of a Levanter run: weights are in the run's dtype, whatever `config.json` names
 
     @property
@@ -102,7 +103,7 @@ def detect_layout(uri: str, objects: Sequence[ObjectInfo]) -> Layout:
     if levanter:
         return levanter
     if weights := safetensors or pickled or every:
-        return SnapshotLayout(weights, any(info.name == CONVERSION_MARKER for info in top))
+        return SnapshotLayout(weights, is_conversion=any(info.name == CONVERSION_MARKER for info in top))
     raise _nothing_found(uri, objects, top)
 
 

@@ -15,7 +15,7 @@ formats. It reads the others only by their names.
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from service.checkpoint.layout import INDEX, PICKLED_INDEX, SnapshotLayout, named
@@ -50,13 +50,15 @@ def choose_weights(
             logger.info("one file holds the whole model, so the index beside it is not read", extra=facts)
         return replace(layout, weights=single), (*single, *config)
     if index:
-        chosen = _of_index(source, index[0], layout.weights)
-        return replace(layout, weights=chosen), (*chosen, *config, *index)
+        weight_map, chosen = _of_index(source, index[0], layout.weights)
+        return replace(layout, weights=chosen, index=weight_map), (*chosen, *config, *index)
     chosen = _without_index(source.uri, layout.weights)
     return replace(layout, weights=chosen), (*chosen, *config)
 
 
-def _of_index(source: Source, index: ObjectInfo, weights: Sequence[ObjectInfo]) -> tuple[ObjectInfo, ...]:
+def _of_index(
+    source: Source, index: ObjectInfo, weights: Sequence[ObjectInfo]
+) -> tuple[Mapping[str, str], tuple[ObjectInfo, ...]]:
     weight_map = parse_json_object(source.uri, index.name, source.read(index)).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise MalformedCheckpoint(source.uri, index.name, "has no weight_map of names.")
@@ -82,7 +84,7 @@ def _of_index(source: Source, index: ObjectInfo, weights: Sequence[ObjectInfo]) 
             f"names {len(names)} of the {max(numbers)} files of the model, and not {_shown(unnamed)}. Save the model "
             f"again, or remove {index.name}: all files are read without it.",
         )
-    return named(weights, names)
+    return weight_map, named(weights, names)
 
 
 def _without_index(uri: str, weights: Sequence[ObjectInfo]) -> tuple[ObjectInfo, ...]:

@@ -134,7 +134,12 @@ def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
         if converted is not None:  # a conversion includes configuration and tokenizer
             uri, config_uri, tokenizer_uri = converted, None, None
         located = locate(
-            uri, open_pinned, model_config_uri=config_uri, tokenizer_uri=tokenizer_uri, adapter_uri=settings.adapter_uri
+            uri,
+            open_pinned,
+            model_config_uri=config_uri,
+            tokenizer_uri=tokenizer_uri,
+            adapter_uri=settings.adapter_uri,
+            cache=context.cache,
         )
         if not settings.auto_download_models and not is_on_this_machine(located, context.cache):
             raise NotDownloaded(located.uri)

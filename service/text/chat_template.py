@@ -138,6 +138,17 @@ class ChatTemplate:
             return False
 
     @cached_property
+    def reads_parts(self) -> bool:
+        """Whether the content of a message may be a list of parts, which it writes as it writes a text."""
+        mark = "a plain text"
+        contents = mark, [{"type": "text", "text": mark}]
+        try:
+            texts = {self._render([{"role": "user", "content": content}]) for content in contents}
+        except InvalidParameter:
+            return self.reads_parts_alone
+        return len(texts) == 1 or self.reads_parts_alone
+
+    @cached_property
     def writes_text_arguments(self) -> bool:
         """Whether arguments of an earlier call that are a text are written as they are, rather than quoted."""
         mark = '{"cut": "in'
@@ -166,17 +177,6 @@ class ChatTemplate:
         if self.reads_parts_alone:
             messages = [turn | {"content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
         return self._render(messages)
-
-    @cached_property
-    def reads_parts(self) -> bool:
-        """Whether the content of a message may be a list of parts, which it writes as it writes a text."""
-        mark = "a plain text"
-        contents = mark, [{"type": "text", "text": mark}]
-        try:
-            texts = {self._render([{"role": "user", "content": content}]) for content in contents}
-        except InvalidParameter:
-            return self.reads_parts_alone
-        return len(texts) == 1 or self.reads_parts_alone
 
     @cached_property
     def reads_parts_alone(self) -> bool:
@@ -218,9 +218,10 @@ class ChatTemplate:
         # A mark at the end of the last message tells where the template has put that end. As in transformers, there is
         # a space behind it, so that a template that cuts space off texts does so here too.
         mark = secrets.token_hex(16)
-        turns = [*messages[:-1], {**messages[-1], "content": marked(messages[-1].get("content", ""), f"{mark} ")}]
+        content = messages[-1].get("content", "")
+        turns = [*messages[:-1], {**messages[-1], "content": marked(content, f"{mark} ")}]
         before, end, after = self._render(turns, add_generation_prompt, tools, documents, variables).rpartition(mark)
-        if not end:
+        if not end or _last_text(content).strip() not in before:
             message = (
                 "The model's chat template does not write the text of the last message, so it cannot be continued."
             )
@@ -258,6 +259,12 @@ def marked(content: str | list[dict[str, str]], mark: str) -> str | list[dict[st
         return [*content, {"type": "text", "text": mark}]
     part = content[last]
     return [*content[:last], {**part, "text": f"{part['text']}{mark}"}, *content[last + 1 :]]
+
+
+def _last_text(content: str | list[dict[str, str]]) -> str:
+    if isinstance(content, str):
+        return content
+    return next((part["text"] for part in reversed(content) if "text" in part), "")
 
 
 def _with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:

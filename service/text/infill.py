@@ -81,7 +81,7 @@ class Infill:
 
 def infill_of(tokenizer: Tokenizer) -> Infill | None:
     """Return the format whose tokens a tokenizer has; None if it has those of none."""
-    find = tokenizer.backend.token_to_id
+    find = tokenizer.id_of
     for style in FORMATS:
         before, after = find(style.before), find(style.after)
         middle = None if style.middle is None else find(style.middle)

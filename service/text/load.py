@@ -21,7 +21,7 @@ from service.errors import MalformedCheckpoint, MissingFile
 from service.text.class_options import ClassOptions
 from service.text.generation_defaults import MAX_TOP_K, RANGES, GenerationDefaults
 from service.text.json_file import read_json
-from service.text.own_vocabulary import class_of, own_tokenizer
+from service.text.own_vocabulary import own_names, own_tokenizer
 from service.text.special_tokens import CONFIG as TOKENIZER_CONFIG
 from service.text.special_tokens import SpecialTokens, read_special_tokens
 from service.text.tokenizer import Tokenizer
@@ -36,9 +36,6 @@ TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 # Files of tokenizers that are read nowhere here, and what they are.
 OTHER_FORMATS = {
     "tekken.json": "Mistral's own format",
-    "tokenizer.model": "SentencePiece's own format",
-    "spiece.model": "SentencePiece's own format",
-    "sentencepiece.bpe.model": "SentencePiece's own format",
     "tiktoken.model": "tiktoken's own format",
 }
 # Options of generation_config.json that the sampler lacks, with the values at which they have no effect.
@@ -220,8 +217,7 @@ def _missing_tokenizer_message(folder: Path) -> str:
 def special_tokens_of(folder: Path, uri: str, config: Mapping[str, Any] = MappingProxyType({})) -> SpecialTokens:
     """Return the tokens that a checkpoint names and adds; raises as `read_special_tokens`."""
     has_own = not (folder / "tokenizer.json").is_file()
-    kind = class_of(folder, uri, config) if has_own else None
-    return read_special_tokens(folder, uri, None if kind is None else kind.names)
+    return read_special_tokens(folder, uri, own_names(folder, uri, config) if has_own else None)
 
 
 def _num_rows(config: Mapping[str, Any]) -> int | None:

@@ -15,5 +15,10 @@ def lowercased(tokenizer: Tokenizer) -> Tokenizer:
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     own = backend.normalizer
     backend.normalizer = Lowercase() if own is None else Sequence([Lowercase(), own])
-    special_tokens, defaults = tokenizer.special_tokens, tokenizer.defaults
-    return Tokenizer(backend, special_tokens=special_tokens, eos_ids=tokenizer.eos_ids, defaults=defaults)
+    return Tokenizer(
+        backend,
+        special_tokens=tokenizer.special_tokens,
+        eos_ids=tokenizer.eos_ids,
+        num_rows=tokenizer.num_rows,
+        defaults=tokenizer.defaults,
+    )

@@ -1,21 +1,26 @@
 """Tokenizers of exports that have a model's own vocabulary files in place of a tokenizer.json, by their class.
 
-Two families have such files: byte-level BPE (vocab.json, merges.txt) and WordPiece (vocab.txt).
+Three families have such files: byte-level BPE (vocab.json, merges.txt), WordPiece (vocab.txt) and SentencePiece
+(tokenizer.model).
 Source: transformers `models/*/tokenization_*.py` (each class's `__init__`), `models/auto/tokenization_auto.py`
 """
 
 import re
-from collections.abc import Mapping
+import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from service.errors import MalformedCheckpoint
+from service.text.class_options import AS_IN_FILE
 from service.text.json_file import read_json
-from service.text.special_tokens import ADDED, CONFIG, SpecialTokens, read_special_tokens
+from service.text.sentencepiece_model import SentencePieceModel, as_described, camembert, gemma, llama, xlm_roberta
+from service.text.special_tokens import ADDED, CONFIG, EXTRA, OLD_EXTRA, SpecialTokens, read_special_tokens
 
 PAIR, WORDS = ("vocab.json", "merges.txt"), "vocab.txt"
+SENTENCEPIECE = ("tokenizer.model", "sentencepiece.bpe.model", "spiece.model")
 _CONTROL = re.compile(r"<\|(?![0-9.]+\|>).+\|>")  # Whisper's timestamps are text to a decoder
 # Source: transformers `models/qwen2/tokenization_qwen2.py` (PRETOKENIZE_REGEX)
 _QWEN2 = (
@@ -27,8 +32,9 @@ class TokenizerClass(NamedTuple):
     """What a class of tokenizers has that its files do not say."""
 
     names: Mapping[str, str]  # of special tokens
-    around: str | None = None  # what stands around texts: "roberta" (</s></s> between two), "bert", "deberta"
+    around: str | None = None  # what stands around texts: "roberta" (</s></s> between two), "pairs", "bert"
     is_qwen2: bool = False  # texts are composed (NFC) and split by another pattern than GPT-2's
+    pieces: Callable[[SentencePieceModel, Mapping[str, Any]], Tokenizer] | None = None  # of a SentencePiece model
 
 
 _ANGLES = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>"}
@@ -40,10 +46,19 @@ _GPT2 = TokenizerClass({"bos_token": _END, "eos_token": _END, "unk_token": _END}
 _QWEN = TokenizerClass({"eos_token": _END, "unk_token": _END, "pad_token": _END}, is_qwen2=True)
 _ROBERTA = TokenizerClass(_ANGLES, "roberta")
 _BERT = TokenizerClass(_SQUARES, "bert")
-_DEBERTA = TokenizerClass({**_SQUARES, "bos_token": "[CLS]", "eos_token": "[SEP]"}, "deberta")
+_DEBERTA = TokenizerClass({**_SQUARES, "bos_token": "[CLS]", "eos_token": "[SEP]"}, "pairs")
 _MPNET = TokenizerClass({**_ANGLES, "unk_token": "[UNK]"}, "roberta")
+_LLAMA = TokenizerClass({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, pieces=llama)
+_GEMMA = TokenizerClass(
+    {"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"},
+    pieces=gemma,
+)
 # By the name of transformers' class, without `Tokenizer` and `Fast`, and by the `model_type` of a config.json.
 CLASSES = {
+    **dict.fromkeys(("Llama", "llama"), _LLAMA),
+    **dict.fromkeys(("Gemma", "gemma", "gemma2", "gemma3", "gemma3_text"), _GEMMA),
+    **dict.fromkeys(("XLMRoberta", "xlm-roberta"), TokenizerClass(_ANGLES, "pairs", pieces=xlm_roberta)),
+    **dict.fromkeys(("Camembert", "camembert"), TokenizerClass(_ANGLES, "pairs", pieces=camembert)),
     **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED", "roberta", "bart", "longformer", "led"), _ROBERTA),
     **dict.fromkeys(("data2vec-text", "roberta-prelayernorm", "ibert"), _ROBERTA),
     **dict.fromkeys(("Bert", "DistilBert", "Electra", "MobileBert", "Nomic", "ConvBert", "Lxmert"), _BERT),
@@ -59,8 +74,22 @@ CLASSES = {
 def class_of(folder: Path, uri: str, config: Mapping[str, Any]) -> TokenizerClass | None:
     """Return the class of a folder's tokenizer; None if it is none of those known here."""
     stated = read_json(folder, CONFIG, uri).get("tokenizer_class") or config.get("tokenizer_class")
+    if config.get("model_type") in AS_IN_FILE and stated in (None, "LlamaTokenizer", "LlamaTokenizerFast"):
+        return CLASSES.get(config["model_type"])
     by_name = CLASSES.get(re.sub(r"Tokenizer(Fast)?$", "", stated)) if isinstance(stated, str) else None
     return by_name or CLASSES.get(config.get("model_type") or "")
+
+
+def own_names(folder: Path, uri: str, config: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the special tokens of a folder without a tokenizer.json that no file beside its vocabulary has to name.
+
+    Raises:
+        MalformedCheckpoint: the vocabulary is none.
+    """
+    if (kind := class_of(folder, uri, config)) is not None:
+        return kind.names
+    name = next((name for name in SENTENCEPIECE if (folder / name).is_file()), None)
+    return {} if name is None else _model_of(folder, uri, name).own_names
 
 
 def own_tokenizer(folder: Path, uri: str, config: Mapping[str, Any]) -> bytes | None:
@@ -82,6 +111,8 @@ def own_tokenizer(folder: Path, uri: str, config: Mapping[str, Any]) -> bytes | 
     elif (folder / WORDS).is_file():
         kind = kind or _BERT
         backend, vocab = _word_pieces(folder, uri, files, kind.names["unk_token"])
+    elif (pieces := next((name for name in SENTENCEPIECE if (folder / name).is_file()), None)) is not None:
+        return _sentencepiece(folder, uri, pieces, kind, files)
     else:
         return None
     special = read_special_tokens(folder, uri, kind.names)
@@ -92,11 +123,39 @@ def own_tokenizer(folder: Path, uri: str, config: Mapping[str, Any]) -> bytes | 
             reason = f"has {token!r} as {stated}, which would be {found} in their order"
             raise MalformedCheckpoint(uri, ADDED if is_older else CONFIG, reason)
     if is_older:  # which does not say what is special
-        known = vocab | special.stated_ids
+        known = {**vocab, **special.stated_ids}
         controls = [token for token in sorted(known, key=known.__getitem__) if _CONTROL.fullmatch(token)]
         backend.add_tokens([AddedToken(token, special=True, normalized=False) for token in controls])
     backend.post_processor = _around(backend, special, kind.around, files)
     return backend.to_str().encode()
+
+
+def _sentencepiece(folder: Path, uri: str, name: str, kind: TokenizerClass | None, files: Mapping[str, Any]) -> bytes:
+    model = _model_of(folder, uri, name)
+    make = as_described if kind is None or kind.pieces is None else kind.pieces
+    try:
+        backend = make(model, files)
+    except Exception as error:  # the library raises bare Exception
+        raise MalformedCheckpoint(uri, name, f"is not a SentencePiece model: {error}") from error
+    special = read_special_tokens(folder, uri, model.own_names if kind is None else kind.names)
+    if not any(files.get(key) for key in (EXTRA, OLD_EXTRA)):
+        # Where the model itself describes how it encodes, it keeps the pieces of its users whole by its pattern.
+        pieces = [token for token in model.added if token.special or make is not as_described]
+        special = special._replace(named=[*special.named, *pieces])
+    special.add_to(backend)
+    backend.post_processor = _around(backend, special, None if kind is None else kind.around, files)
+    return backend.to_str().encode()
+
+
+def _model_of(folder: Path, uri: str, name: str) -> SentencePieceModel:
+    try:
+        return SentencePieceModel.parse((folder / name).read_bytes())
+    except (ValueError, TypeError, AttributeError, struct.error) as error:
+        reason = (
+            f"is not a SentencePiece model: {error}. If it is tiktoken's, convert it once with transformers: "
+            "AutoTokenizer.from_pretrained(PATH).save_pretrained(PATH)."
+        )
+        raise MalformedCheckpoint(uri, name, reason) from error
 
 
 def _byte_level(

@@ -36,9 +36,12 @@ class SpecialTokens(NamedTuple):
     def add_to(self, backend: tokenizers.Tokenizer) -> None:
         """Add to a tokenizer what it lacks, and mark its tokens as the files do."""
         present = {token.content: token for token in backend.get_added_tokens_decoder().values()}
-        added = {token.content for token in self.added}
-        missing = [token for token in self.named if token.content not in present and token.content not in added]
-        tokens = [*self.added, *missing]
+        known = present.keys() | {token.content for token in self.added}
+        missing: dict[str, AddedToken] = {}
+        for token in self.named:
+            if token.content not in known:
+                missing.setdefault(token.content, token)
+        tokens = [*self.added, *missing.values()]
         changed = [token for token in tokens if repr(present.get(token.content)) != repr(token)]
         if changed:
             backend.add_tokens(changed)

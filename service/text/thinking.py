@@ -22,7 +22,7 @@ class ThinkingTags(NamedTuple):
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self | None:
         """Return the tags of a vocabulary; None unless each is one token."""
-        opening_id, closing_id = map(tokenizer.backend.token_to_id, (OPENING, CLOSING))
+        opening_id, closing_id = map(tokenizer.id_of, (OPENING, CLOSING))
         return None if opening_id is None or closing_id is None else cls(opening_id, closing_id)
 
 

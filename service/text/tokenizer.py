@@ -134,6 +134,11 @@ class Tokenizer:
         """Return the text of token ids, without special tokens."""
         return self.backend.decode(list(token_ids), skip_special_tokens=True)
 
+    def id_of(self, name: str) -> int | None:
+        """Return the id of a token by its name; None if the tokenizer or the model lacks it."""
+        found = self.backend.token_to_id(name)
+        return None if found is None or (self.num_rows is not None and found >= self.num_rows) else found
+
     def token_bytes_of(self, token_id: int) -> bytes:
         """Return the UTF-8 bytes of one token, which may be part of a character; of a special token, its name."""
         name = self.backend.id_to_token(token_id)

@@ -67,9 +67,12 @@ TENSORS = tensors()
 # Cut in the middle of a layer, so that one weight is made of tensors of both objects.
 _NAMES = list(TENSORS)
 _CUT = _NAMES.index("model.layers.1.self_attn.k_proj.weight") + 1
+WEIGHT_MAP = {name: SHARDS[number >= _CUT] for number, name in enumerate(_NAMES)}
+INDEX = "model.safetensors.index.json"
 OBJECTS = {
     "config.json": json.dumps(CONFIG).encode(),
     "tokenizer.json": b"{}",
+    INDEX: json.dumps({"weight_map": WEIGHT_MAP}).encode(),
     SHARDS[0]: save({name: TENSORS[name] for name in _NAMES[:_CUT]}),
     SHARDS[1]: save({name: TENSORS[name] for name in _NAMES[_CUT:]}),
 }

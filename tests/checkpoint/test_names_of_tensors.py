@@ -22,7 +22,10 @@ from service.models.encoders.token_scores import SCORE_TOKEN_IDS
 from service.models.registry import OWN_HEAD, read_config
 from service.models.weight_spec import bare_name
 from service.observability.progress import Progress
+from service.storage.cache.cache import CheckpointCache
 from service.storage.local import LocalSource
+from service.storage.source import open_source
+from tests.gcs import GcsBucket
 from tests.parity.cases import CASES, Case
 from tests.parity.encoder_cases import ENCODER_CASES, EncoderCase
 from tests.parity.encoder_cases import tensor as encoder_tensor
@@ -353,3 +356,26 @@ def test_a_copy_that_samples_do_not_tell_apart_is_refused_by_the_load(tmp_path: 
     assert described(folder)[0].hub_config[OWN_HEAD] is False
     with pytest.raises(MalformedCheckpoint, match=r"two such tensors.*lm_head.weight.*differ"):
         load(folder)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_folder_a_bucket_its_second_start_and_a_stream_are_alike(
+    tmp_path: Path, gcs_bucket: GcsBucket, is_tied: bool
+):
+    """The head and the names are those of the folder, and a second start reads no weights from the bucket."""
+    head = {} if not is_tied else {f"_orig_mod.{HEAD}": TENSORS[HEAD]}
+    folder = write(tmp_path / "m", config(is_tied=is_tied), {f"_orig_mod.{name}": t for name, t in TIED.items()} | head)
+    plain = load(folder)
+    assert ("unembed" in plain) is is_tied
+    gcs_bucket.upload_directory(folder, "m")
+    cache = CheckpointCache(tmp_path / "cache", max_checkpoints=2)
+    for kept in (None, cache, cache):
+        gcs_bucket.faults([])
+        located = locate(
+            gcs_bucket.uri("m"),
+            lambda location: open_source(location, cache_root=tmp_path, emulator_host=gcs_bucket.endpoint),
+            cache=kept,
+        )
+        specs = decoder_weight_specs(read_config("m", located.hub_config))
+        assert_same(load_on_host(located, specs, LoadLimits(kept, Progress(), 1 << 20)).weights, plain)
+    assert not gcs_bucket.requests(r"safetensors\?alt=media")

@@ -140,9 +140,9 @@ def cast(tensor: str, dtype: Any) -> Callable[[dict[str, np.ndarray]], None]:
         ("w4a16", added(f"{UP}.weight_zero_point"), MalformedCheckpoint, "weight_zero_point: 1 tensors .* no place"),
         (
             "fp8 by row",
-            added(f"{UP}.input_global_scale"),
+            added(f"{UP}.weight_zero_point"),
             MalformedCheckpoint,
-            "input_global_scale: 1 tensors .* no place",
+            "weight_zero_point: 1 tensors .* no place",
         ),
     ],
 )

@@ -127,7 +127,10 @@ def in_fp8(num_out: int, num_in: int) -> QuantizedWeight:
 
 
 @pytest.mark.parametrize("fp8", [Fp8Products.FUSED, Fp8Products.IN_PARTS])
-@pytest.mark.parametrize(("num_out", "num_in"), [(24, 96), (700, 1024)], ids=["one part", "parts and a rest"])
+@pytest.mark.parametrize(
+    ("num_out", "num_in"),
+    [pytest.param(24, 96, id="one part", marks=pytest.mark.grid), pytest.param(700, 1024, id="parts and a rest")],
+)
 @pytest.mark.parametrize("num_tokens", [1, 3])
 def test_a_product_with_a_weight_in_fp8_is_that_of_its_numbers(num_tokens: int, num_out: int, num_in: int, fp8):
     x = np.random.default_rng(1).standard_normal((1, num_tokens, num_in), np.float32)

@@ -159,7 +159,7 @@ def test_every_shape_gives_what_the_reference_gives_and_dead_positions_are_never
 
 
 @pytest.mark.parametrize("dtype", NATIVE_CACHED_DTYPES)
-@pytest.mark.parametrize("start", [0, 500, 1500])
+@pytest.mark.parametrize("start", [*(pytest.param(start, marks=pytest.mark.grid) for start in (0, 500)), 1500])
 def test_a_token_has_the_same_result_in_every_batch_and_every_cut_into_steps(dtype: str, start: int):
     """A long context of few rows is computed in parallel splits, which many rows are not."""
     scoring = Scoring(0.125, sliding_window=1200)
@@ -176,7 +176,10 @@ def test_a_token_has_the_same_result_in_every_batch_and_every_cut_into_steps(dty
 
 
 @pytest.mark.parametrize("dtype", NATIVE_CACHED_DTYPES)
-@pytest.mark.parametrize("tokens", [[1, 1, 0], [1, 0, 70], [3, 40, 2]])
+@pytest.mark.parametrize(
+    "tokens",
+    [pytest.param([1, 1, 0], marks=pytest.mark.grid), pytest.param([1, 0, 70], marks=pytest.mark.grid), [3, 40, 2]],
+)
 def test_every_token_sees_all_of_its_memory_and_nothing_after_it(dtype: str, tokens: list[int]):
     """A long memory of few rows is computed in parallel splits, which many rows are not."""
     step = Step([1500, 45, 64], tokens, (2, 3, 64), 16, dtype)

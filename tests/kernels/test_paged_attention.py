@@ -162,7 +162,6 @@ ONE_A_KERNEL = (
     "triton, groups of 3, sinks, window",
     "ragged, heads to pad",
     "int8 on a TPU, heads and dimensions to pad, soft cap",
-    "bfloat16 on a TPU, heads and dimensions to pad",
 )
 SLOW = pytest.mark.slow
 

@@ -46,8 +46,8 @@ def test_a_row_has_windows_that_divide_it():
     [
         ((5, 1, 7), 13),
         ((20, 12, 32, 31, 1), 32),
-        ((20, 12, 32, 31, 1), 96),
-        ((700, 324), 1024),
+        pytest.param((20, 12, 32, 31, 1), 96, marks=pytest.mark.grid),
+        pytest.param((700, 324), 1024, marks=pytest.mark.grid),
         ((512, 300, 212), 512),
         ((700, 300), 1000),
     ],

@@ -75,7 +75,9 @@ class Steps:
         return jax.jit(step)
 
 
-@pytest.mark.parametrize("kernel", [pytest.param(k, marks=needs_native if k == "native" else ()) for k in KERNELS])
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(k, marks=needs_native if k == "native" else pytest.mark.grid) for k in KERNELS]
+)
 def test_a_mixed_step_computes_what_steps_of_one_sequence_compute(kernel):
     attention, products = KERNELS[kernel]
     model = Decoder(CONFIG, kernel=attention, products=products)

@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import sentencepiece
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AddedToken, AutoTokenizer, TokenizersBackend
@@ -24,6 +25,21 @@ ANGLES = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 SQUARES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 END = ["<|endoftext|>"]
 CHATML = [AddedToken("<|im_start|>", special=True), AddedToken("<|im_end|>", special=True)]
+
+BYTES = {"model_type": "bpe", "vocab_size": 400, "byte_fallback": True, "normalization_rule_name": "identity",
+         "remove_extra_whitespaces": False}  # fmt: skip
+UNIGRAM = {"model_type": "unigram", "vocab_size": 200}
+FAIRSEQ = UNIGRAM | {"unk_id": 0, "bos_id": 1, "eos_id": 2}
+GEMMA = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "bos_piece": "<bos>", "eos_piece": "<eos>",
+         "user_defined_symbols": ["<mask>", "<image>"], "add_dummy_prefix": False}  # fmt: skip
+SENTENCEPIECE = (
+    ("llama", {"add_bos_token": True}, "LlamaTokenizer", BYTES),
+    ("llama_legacy", {"legacy": True, "add_eos_token": True}, "LlamaTokenizer", BYTES),
+    ("mistral", {"add_bos_token": True}, None, BYTES | {"user_defined_symbols": ["[INST]", "[/INST]"]}),
+    ("gemma", {"add_bos_token": True}, "GemmaTokenizer", BYTES | GEMMA),
+    ("xlm_roberta", {}, "XLMRobertaTokenizer", FAIRSEQ),
+    ("camembert", {}, "CamembertTokenizer", FAIRSEQ | {"normalization_rule_name": "identity"}),
+)
 
 
 def byte_level(special=(), num_tokens=380):
@@ -164,6 +180,17 @@ def edited(folder):
         kind = "PreTrainedTokenizerFast" if name == "llama_bytes" else "LlamaTokenizerFast"
         files = json.loads((source / "tokenizer_config.json").read_text())
         write(folder / name, "tokenizer_config.json", files | {"tokenizer_class": kind} | stated)
+    for name, files, kind, options in SENTENCEPIECE:
+        target = folder / f"{name}_pieces"
+        target.mkdir()
+        file = "sentencepiece.bpe.model" if kind in ("XLMRobertaTokenizer", "CamembertTokenizer") else "tokenizer.model"
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(SENTENCES * 4), model_writer=(target / file).open("wb"),
+            hard_vocab_limit=False, minloglevel=2, **options,
+        )  # fmt: skip
+        write(target, "tokenizer_config.json", ({} if kind is None else {"tokenizer_class": kind}) | files)
+        if kind is None:
+            write(target, "config.json", {"model_type": name})
     cased = folder / "bert_cased_in_config"
     write(cased, "tokenizer.json", (folder / "bert" / "tokenizer.json").read_text())
     files = json.loads((folder / "bert_cased" / "tokenizer_config.json").read_text())

@@ -28,9 +28,17 @@ def test_a_checkpoint_without_a_tokenizer_is_refused_with_the_setting_that_helps
         load_tokenizer(tmp_path, "gs://bucket/model")
 
 
-def test_a_sentencepiece_file_alone_is_refused_with_the_way_to_convert_it(tmp_path):
-    (tmp_path / "tokenizer.model").write_bytes(b"spm")
-    with pytest.raises(MissingFile, match="save_pretrained"):
+@pytest.mark.parametrize("name", ["tekken.json", "tiktoken.model"])
+def test_another_format_alone_is_refused_with_the_way_to_convert_it(tmp_path, name):
+    write(tmp_path, name, "{}")
+    with pytest.raises(MissingFile, match=f"there is {name}, .*save_pretrained"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"spm", b"IQ== 0\nIg== 1\n", b"\x0a\xff", b"\x0a\x03\x0a\x01\xff", b"\x0a"])
+def test_a_broken_sentencepiece_model_is_named(tmp_path, content):
+    (tmp_path / "tokenizer.model").write_bytes(content)
+    with pytest.raises(MalformedCheckpoint, match=r"tokenizer\.model: is not a SentencePiece model"):
         load_tokenizer(tmp_path)
 
 

@@ -1,9 +1,12 @@
+import pickle
+
 import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models
 
 from service.errors import ContextLengthExceeded, InvalidParameter
 from service.text.generation_defaults import GenerationDefaults
+from service.text.pairs import PairLimits, encode_pairs
 from service.text.tokenizer import Tokenizer
 from tests.text.small_tokenizers import byte_level, metaspace, outside_metaspace
 
@@ -20,6 +23,27 @@ def test_half_a_surrogate_pair_is_refused():
     with pytest.raises(InvalidParameter) as caught:
         Tokenizer(metaspace()).encode("a\ud800", add_special_tokens=False, param="messages")
     assert caught.value.param == "messages"
+
+
+def test_a_text_whose_token_the_model_lacks_is_refused():
+    backend = byte_level()
+    num_rows = backend.get_vocab_size()
+    backend.add_special_tokens(["<|beyond|>"])
+    tokenizer = Tokenizer(backend, num_rows=num_rows)
+    text, reason = "a<|beyond|>", rf"'<\|beyond\|>' \({num_rows}\)"
+    with pytest.raises(InvalidParameter, match=f"'messages'.*{reason}"):
+        tokenizer.encode(text, add_special_tokens=False, param="messages")
+    with pytest.raises(InvalidParameter, match=rf"'input\[1\]'.*{reason}"):
+        tokenizer.encode_all(["a", text], params=["input[0]", "input[1]"])
+    with pytest.raises(InvalidParameter, match=f"'documents'.*{reason}"):
+        encode_pairs(tokenizer, [("a", text)], ["documents"], PairLimits())
+    assert tokenizer.encode("a", add_special_tokens=False)
+    assert tokenizer.id_of("<|beyond|>") is None
+    assert tokenizer.id_of("<|end|>") == backend.token_to_id("<|end|>")
+    assert Tokenizer(backend).encode("<|beyond|>", add_special_tokens=False) == [num_rows]
+    again = pickle.loads(pickle.dumps(tokenizer))
+    with pytest.raises(InvalidParameter):
+        again.encode("<|beyond|>", add_special_tokens=False)
 
 
 def test_special_tokens_are_added_on_demand_only():

@@ -24,7 +24,10 @@ def as_sent(turn: Mapping[str, Any], message: Message, template: ChatTemplate) -
         message: the same as the client sent it.
         template: what will write it.
     """
-    sent = None if message.sent is None else type(message).rewritten(message.sent)
+    sent = None
+    if message.sent is not None:
+        rewritten = type(message).rewritten(message.sent)
+        sent = {name: value for name, value in rewritten.items() if name in message.sent or name in turn}
     found = dict(turn) if sent is None else _ordered(sent, turn, has_text_arguments=template.joins_arguments)
     if sent is not None and isinstance(sent.get("content"), list) and isinstance(turn["content"], str):
         parts = [{"type": "text", "text": part.text} for part in message.content or ()]

@@ -315,30 +315,16 @@ def rendered(
             "Send a 'prompt' to /v1/completions.",
             param="messages",
         )
-    template = model.chat_template.chosen(has_tools=bool(tools), has_documents=bool(fields.documents))
-    if tools and template.tool_format is None:
-        message = "the model's chat template does not render tools. Describe them in a message."
-        raise UnsupportedParameter("tools", message)
-    if fields.documents and not template.reads_documents:
-        message = "the model's chat template does not render documents. Put their texts into a message."
-        raise UnsupportedParameter("documents", message)
+    template = _chosen(model.chat_template, tools, fields)
     variables, ignored = NO_VARIABLES
     if fields.sets_variables:
         variables, ignored = template_variables(fields, template)
     left_out = list[str]()
     if model.images is None:
         messages, left_out = _without_images_of_results(messages)
-    turns = [
-        as_sent(turn, message, template) for turn, message in zip(template_messages(messages), messages, strict=True)
-    ]
-    if any(turn["role"] == "system" for turn in turns[1:]) and not template.takes_late_system:
-        turns = _with_late_system_as_user(turns)
-    if messages[0].role == "developer" and template.knows_developer:
-        turns[0]["role"] = "developer"
     _check_images(messages, model, can_see=images is not None)
-    if template.reads_parts_alone:
-        turns = [turn | {"content": _as_parts(turn.get("content", ""))} for turn in turns]
-    turns = _with_known_arguments(turns, template)
+    turns = _turns(messages, template)
+    shown = [tool.for_template() for tool in tools]
     render = partial(
         template.render,
         documents=fields.documents,
@@ -346,7 +332,14 @@ def rendered(
         continue_final_message=fields.continue_final_message,
         variables=variables,
     )
-    text, turns, shown = _written(render, turns, [tool.for_template() for tool in tools])
+    try:
+        text = render(turns, tools=shown)
+    except InvalidParameter:
+        complete = list(map(with_content, turns)), list(map(with_parameters, shown))
+        if complete == (turns, shown):
+            raise
+        turns, shown = complete
+        text = render(turns, tools=shown)
     unsure = {turn["role"] for turn in turns} - ROLES
     if any(turn["role"] == "tool" for turn in turns) and not template.writes_results:
         unsure.add("tool")
@@ -357,24 +350,33 @@ def rendered(
     return RenderedChat(text, [*ignored, *left_out])
 
 
-type Objects = list[dict[str, Any]]
+def _chosen(template: ChatTemplate, tools: Sequence[Tool], fields: TemplateFields) -> ChatTemplate:
+    """Return the one of a model's templates that is for the request, if it writes all that the request brings."""
+    chosen = template.chosen(has_tools=bool(tools), has_documents=bool(fields.documents))
+    if tools and chosen.tool_format is None:
+        message = "the model's chat template does not render tools. Describe them in a message."
+        raise UnsupportedParameter("tools", message)
+    if fields.documents and not chosen.reads_documents:
+        message = "the model's chat template does not render documents. Put their texts into a message."
+        raise UnsupportedParameter("documents", message)
+    return chosen
 
 
-def _written(render: Callable[[Objects, Objects], str], turns: Objects, tools: Objects) -> tuple[str, Objects, Objects]:
-    """Return the prompt of messages and tools, with those of which it was made.
+def _turns(messages: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
+    """Return the messages as the client sent them, as far as the template can write them so."""
+    turns = [
+        as_sent(turn, message, template) for turn, message in zip(template_messages(messages), messages, strict=True)
+    ]
+    if any(turn["role"] == "system" for turn in turns[1:]) and not template.takes_late_system:
+        turns = _with_late_system_as_user(turns)
+    if messages[0].role == "developer" and template.knows_developer:
+        turns[0]["role"] = "developer"
+    if template.reads_parts_alone:
+        turns = [turn | {"content": _as_parts(turn.get("content", ""))} for turn in turns]
+    return _with_known_arguments(turns, template)
 
-    These are completed where the template reads what the client has left out.
-    """
-    try:
-        return render(turns, tools), turns, tools
-    except InvalidParameter:
-        complete = list(map(with_content, turns)), list(map(with_parameters, tools))
-        if complete == (turns, tools):
-            raise
-        return render(*complete), *complete
 
-
-def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplate) -> Objects:
+def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplate) -> list[dict[str, Any]]:
     """Return a chat whose calls have arguments that the template can write, and short ids if it takes no others."""
     tool_format = template.tool_format
     has_short_ids = tool_format is not None and tool_format.has_short_ids

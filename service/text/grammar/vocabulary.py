@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from service.errors import InvalidParameter
 from service.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -45,14 +46,17 @@ class _Vocabulary:
             if token_id % TOKENS_BETWEEN_PAUSES == 0:
                 time.sleep(0)
             self.tokens.append(tokenizer.token_bytes_of(token_id))
-        self.special_token_ids = sorted(tokenizer.special_ids)
+        self.special_token_ids = sorted(token_id for token_id in tokenizer.special_ids if token_id < vocab_size)
         self.eos_token_id = min(end_ids)
         self._ids_of_bytes = {content: token_id for token_id, content in enumerate(self.tokens) if len(content) == 1}
 
     def __call__(self, text: str) -> list[int]:
         """Return tokens whose bytes are exactly the text's: the tokenizer's own unless it adds or drops characters."""
         content = text.encode()
-        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        try:
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+        except InvalidParameter:  # a token of it is none of the model's
+            return self._bytewise(content)
         encoded = b"".join(self.tokens[token_id] for token_id in ids)
         if encoded == content:
             return ids

@@ -44,7 +44,7 @@ class CallRules:
 
 def special_markers(tool_format: ToolFormat, tokenizer: Tokenizer) -> dict[str, int]:
     """Return the ids of a format's markers that are special tokens, which a detokenizer shows on demand alone."""
-    found = ((marker, tokenizer.backend.token_to_id(marker)) for marker in tool_format.markers)
+    found = ((marker, tokenizer.id_of(marker)) for marker in tool_format.markers)
     return {marker: token_id for marker, token_id in found if token_id in tokenizer.special_ids}
 
 
