@@ -13,7 +13,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all coverage check fix demo-model page-libraries evaluate tool-calls search hear see schemas bench bench-constrained bench-start bench-loading \
-  bench-catalogue bench-embeddings bench-audio bench-seeing bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
+  bench-catalogue bench-embeddings bench-audio bench-seeing bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke pause scan teardown
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -143,6 +143,9 @@ deploy-gke: .venv/serve ## Serve a model on a TPU of GKE (PROJECT=… MODEL=… 
 
 scan: .venv/dev ## Scan Terraform, the Dockerfile and workflows with checkov, as `make check` does
 	$(RUN) python -m scripts.check_scan
+
+pause: .venv/serve ## Stop what costs by the hour of what the two before made, and keep the rest
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy pause
 
 teardown: .venv/serve ## Delete what the two before made; data only with DELETE_DATA=yes
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy teardown
