@@ -14,7 +14,7 @@ from typing import NamedTuple
 from service.errors import MalformedCheckpoint
 from service.models.stored.layers import StoredTensor
 from service.models.weight_spec import WeightSpec, bare_name
-from service.weights.left_out import ANOTHER_MODEL, MTP, NEXT_TOKENS, beside, foreign, harmless
+from service.weights.left_out import ANOTHER_MODEL, GPTQ_BIASES, MTP, NEXT_TOKENS, beside, foreign, harmless
 
 
 class Rule(NamedTuple):
@@ -251,7 +251,9 @@ def _left_out(uri: str, spare: Mapping[str, _Match | None], keys: Set[str], pref
     further = _further_layers(spare, prefix, num_layers)
     refused = []
     for name, match in spare.items():
-        what = _what(name, match, modules, prefix) or further.get(name)
+        # AutoGPTQ saves zeros as the biases of all layers. Source: vLLM `models/llama.py` (load_weights)
+        of_gptq = name.endswith(".bias") and bare_name(f"{name.removesuffix('.bias')}.qweight") in keys
+        what = _what(name, match, modules, prefix) or further.get(name) or (GPTQ_BIASES if of_gptq else None)
         if what is None:
             refused.append(name)
         else:

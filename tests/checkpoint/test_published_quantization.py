@@ -144,3 +144,10 @@ def test_fp8_in_blocks_of_compressed_tensors(tmp_path: Path):
 def test_a_configuration_in_the_part_of_the_text_counts():
     values = {"text_config": {"quantization_config": gptq_config()}}
     assert read_layer_storage("m", values) == read_layer_storage("m", {"quantization_config": gptq_config()})
+
+
+def test_zeros_that_gptq_saves_as_biases_are_left_out(tmp_path: Path):
+    tensors, wide = written_in("gptq")
+    modules = [name.removesuffix(".qweight") for name in tensors if name.endswith(".qweight")]
+    biases = {f"{module}.bias": np.zeros(tensors[f"{module}.scales"].shape[1], np.float16) for module in modules}
+    check(save(tmp_path, {**tensors, **biases}, gptq_config()), UP, None, wide[f"{UP}.weight"])

@@ -99,7 +99,7 @@ def test_every_patch_has_a_position_of_its_own_but_where_the_reference_rounds_do
     ("changes", "reason"),
     [
         ({"scale_factor": 3}, "scale_factor = 3 does not divide the 4 patches"),
-        ({"vision_config": None}, "vision_config is NoneType"),
+        ({"vision_config": "siglip"}, "vision_config is str"),
         ({"text_config": {**CONFIG["text_config"], "model_type": "mistral"}}, "model_type = 'mistral'"),
         (
             {"vision_config": {**CONFIG["vision_config"], "num_attention_heads": 5}},

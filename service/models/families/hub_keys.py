@@ -292,6 +292,26 @@ SILENT_KEYS = (
 )
 
 
+# Of these null is a value of its own, and of all others nothing.
+_NULLABLE = (
+    *("num_key_value_heads", "head_dim", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"),
+    *("layer_types", "n_inner", "position_embedding_type"),
+)
+# The model_type of each part of a file, where the part does not say.
+PART_TYPES: Mapping[str, Mapping[str, str]] = {
+    "gemma3": {"text_config": "gemma3_text", "vision_config": "siglip_vision_model"},
+    "idefics3": {"text_config": "llama", "vision_config": "idefics3_vision"},
+    "smolvlm": {"text_config": "llama", "vision_config": "smolvlm_vision"},
+    "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},
+}
+# What older files call a part.
+FORMER_PART_TYPES = {
+    "idefics3_vision": ("idefics3",),
+    "smolvlm_vision": ("smolvlm", "idefics3", "idefics3_vision"),
+    "qwen3_vl_vision": ("qwen3_vl",),
+}
+
+
 def resolved(config: HubConfig, model_type: str | None = None) -> HubConfig:
     """Return a file, or a part of one, under the names and with the defaults of its family.
 
@@ -307,16 +327,9 @@ def resolved(config: HubConfig, model_type: str | None = None) -> HubConfig:
         if values.get(other) is not None:
             values.setdefault(key, values[other])
     for key, default in keys.defaults.items():
-        # Null is a value of a key whose default is null or that may be switched off, and nothing anywhere else.
         if key not in values or (values[key] is None and key not in _NULLABLE):
             values[key] = default
     return HubConfig(config.uri, {**values, "model_type": name}, config.max_model_len)
-
-
-_NULLABLE = (
-    *("num_key_value_heads", "head_dim", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"),
-    *("layer_types", "n_inner", "position_embedding_type"),
-)
 
 
 def log_unknown_keys(uri: str, values: Mapping[str, Any]) -> None:
@@ -344,15 +357,6 @@ def _part_types(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(part, model_type) for part, model_type in types.items() if isinstance(values.get(part), Mapping)]
 
 
-# The model_type of each part of a file, where the part does not say.
-PART_TYPES: Mapping[str, Mapping[str, str]] = {
-    "gemma3": {"text_config": "gemma3_text", "vision_config": "siglip_vision_model"},
-    "idefics3": {"text_config": "llama", "vision_config": "idefics3_vision"},
-    "smolvlm": {"text_config": "llama", "vision_config": "smolvlm_vision"},
-    "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},
-}
-
-
 def resolved_part(config: HubConfig, part: str) -> HubConfig:
     """Return a part of a file with the defaults of its own family.
 
@@ -362,11 +366,3 @@ def resolved_part(config: HubConfig, part: str) -> HubConfig:
     inner, model_type = config.part(part), PART_TYPES[str(config.values["model_type"])][part]
     inner.refuse_unless("model_type", model_type, *FORMER_PART_TYPES.get(model_type, ()))
     return resolved(inner, model_type)
-
-
-# What older files call a part.
-FORMER_PART_TYPES = {
-    "idefics3_vision": ("idefics3",),
-    "smolvlm_vision": ("smolvlm", "idefics3", "idefics3_vision"),
-    "qwen3_vl_vision": ("qwen3_vl",),
-}

@@ -171,6 +171,7 @@ def _check_readings(
     (full_key, _), (sliding_key, default) = family.kinds[FULL], family.kinds[SLIDING]
     has_one_theta = full_key == sliding_key
     is_clear = "rope_type" in scaling or scaling.get("type") in (None, "default")
+    is_clear = is_clear and family.kinds.keys().isdisjoint(scaling)
     if has_one_theta and SLIDING not in nested:
         is_clear = is_clear and config.values.get(full_key) in (None, default)
     if flat:

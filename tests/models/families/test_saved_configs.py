@@ -119,6 +119,7 @@ LLAMA, OLMO_3 = CASES["family_llama_grouped_heads"], CASES["olmo3_absent"]
         ({**OLMO_3, "rope_theta": 10_000.0}, "make different rotations of this file. Write rope_parameters with"),
         ({**OLMO_3, "rope_parameters": {"rope_type": "default", "rope_theta": 77.0}}, "make different rotations"),
         ({**OLMO_3, "rope_scaling": {"type": "linear", "factor": 2.0}}, "make different rotations"),
+        ({**OLMO_3, "rope_scaling": {FULL: {"rope_type": "linear", "factor": 2.0}}}, "make different rotations"),
         ({**OLMO_3, "rope_parameters": {FULL: 5.0}}, "rope_parameters.full_attention is 5.0, which should be an obj"),
         ({**CASES["gpt_oss_absent"], "swiglu_alpha": 1.5}, "swiglu_alpha = 1.5 is not served"),
         ({**CASES["idefics3"], "text_config": {"model_type": "mistral"}}, "model_type = 'mistral' is not served"),
