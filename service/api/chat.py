@@ -83,7 +83,7 @@ def _choice(index: int, deltas: list[TextDelta], body: ChatCompletionRequest, ch
         "token_ids": None,
     }
     if body.logprobs:
-        logged = [token for delta in deltas for token in logged_tokens(body, delta)]
+        logged = [token for delta in deltas for token in logged_tokens(delta, has_ids=body.return_token_ids)]
         choice["logprobs"] = chat_logprobs(tokenizer, logged, as_ids=body.return_tokens_as_token_ids)
     if body.return_token_ids:
         choice["token_ids"] = [token_id for delta in deltas for token_id in delta.sampled_ids]
@@ -115,7 +115,7 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
             begun.add(index)
             chunks.append(chunk(index, {"role": "assistant", "content": ""}) | ids)
         of_tokens: dict[str, Any] = {"token_ids": delta.sampled_ids} if body.return_token_ids else {}
-        logged = logged_tokens(body, delta) if body.logprobs else ()
+        logged = logged_tokens(delta, has_ids=body.return_token_ids) if body.logprobs else ()
         parts = messages[index].push(delta)
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
         if not parts and delta.finish_reason is None and (logged or (of_tokens and delta.token_ids)):

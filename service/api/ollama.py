@@ -128,7 +128,7 @@ async def embed_like_older_ollama(
     """
     model, _ = await _timed(call.encoding, body.model)
     vectors, _ = await _vectors(call, model, body)
-    return Response(to_json({"embedding": vectors[0]}), media_type="application/json")
+    return Response(to_json({"embedding": vectors[0] if vectors else []}), media_type="application/json")
 
 
 class _Started(NamedTuple):
@@ -306,7 +306,9 @@ async def _timed[M](load: Callable[[str], Awaitable[M]], name: str) -> tuple[M, 
 
 
 async def _vectors(call: Call, model: ServedEncoder, body: OllamaEmbedRequest) -> tuple[list[list[float]], int]:
-    """Return the vectors of texts, and the number of tokens."""
+    """Return the vectors of texts, none for none, and the number of tokens."""
+    if not body.input:
+        return [], 0
     size = size_of(body.dimensions, model.vectors)
     texts = await token_ids(call, model, body)
     vectors = cut(await encode_body(call, model, body, texts), size, is_normalized=model.vectors.is_normalized)

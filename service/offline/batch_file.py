@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from service.api.batch.lines import URLS, BadLine, BatchLine, numbered_lines, parse_line
 from service.api.batch.recordings import AUDIO_URLS, check_recording
+from service.api.http.lines import single_line
 from service.errors import ServiceError
 from service.storage.files import replace_synced, try_lock_descriptor
 from service.storage.objects import PART_SUFFIX
@@ -91,7 +92,7 @@ class Journal:
 
     def write(self, answer: dict[str, Any]) -> None:
         """Append an answer; the next run drops a line truncated by a kill."""
-        self._file.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
+        self._file.write(single_line(json.dumps(answer, ensure_ascii=False).encode()) + b"\n")
         self._file.flush()
         self.done.add(answer["custom_id"])
 

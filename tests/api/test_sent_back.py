@@ -199,6 +199,8 @@ def test_a_result_belongs_to_the_nearest_open_call_of_its_id():
     asked = [("a", None), ("a", None), ("a", None), ("a", None), (None, "five"), (None, None), (None, None), ("b", "c")]
     found = [calls.answer(*of) for of in asked]
     assert [call and call.name for call in found] == ["three", "one", "two", "three", "five", "four", None, None]
+    calls.add(3, None, "six")
+    assert [calls.answer("unknown"), calls.answer("unknown")] == [("call00006", "six"), None]
     assert calls.answer("call00005") == ("call00005", "five")
 
 
@@ -226,9 +228,9 @@ ROLES = ChatTemplate(
 async def test_a_role_of_a_fine_tune_is_taken_where_its_template_writes_it(path, field):
     service = Service(model={"chat_template": ROLES})
     for role, says in (("critic", ""), ("judge", "No judges."), ("poet", "role 'poet'")):
-        body = {"model": MODEL, field: [QUESTION, {"role": role, "content": "Hm."}, NEXT], "max_tokens": 9}
-        if path == "/v1/responses":
-            del body["max_tokens"]
+        body = {"model": MODEL, field: [QUESTION, {"role": role, "content": "Hm."}, NEXT]}
+        if path == "/v1/messages":
+            body["max_tokens"] = 9
         response = await service.post(path, body)
         assert response.status_code == (400 if says else 200), response.text
         assert says in response.text
@@ -330,3 +332,43 @@ async def test_ids_that_mistrals_templates_refuse_are_shortened():
     call, result = TOKENIZER.decode(service.engine.last.request.prompt_ids).partition("[TOOL_CALLS]")[2].split(";")[:2]
     assert result == f"{call}=7"
     assert (len(call), call.isalnum()) == (9, True)
+
+
+CUSTOM = '<tool_call>\n{"name": "patch", "arguments": {"input": "a \\"b\\" \\u00e9"}}\n</tool_call>'
+SHELL = '<tool_call>\n{"name": "local_shell", "arguments": {"command": ["ls"], "env": {}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "tool"), [(CUSTOM, {"type": "custom", "name": "patch"}), (SHELL, {"type": "local_shell"})]
+)
+async def test_calls_of_other_tools_are_taken_back_wherever_they_were_cut(text, tool, tmp_path):
+    store = ResponseStore(FolderStore(tmp_path), lifetime_s=3600.0, max_bytes=10**8, max_conversation_bytes=10**6)
+    ids = tokens(text)
+    for size in range(1, len(ids) + 1, 9):
+        script = [*ids[:size], FinishReason.LENGTH]
+        model = {"chat_template": template_of("text"), "max_model_len": 8192}
+        service = Service(script, model=model, responses=store)
+        body = {"input": [QUESTION], "tools": [tool]}
+        response = await answer_of(service, "/v1/responses", body)
+        output = response["output"]
+        results = [
+            {"type": item["type"] + "_output", "call_id": item["call_id"], "output": RESULT}
+            for item in output
+            if item["type"].endswith("_call")
+        ]
+        sent = await prompt_after(service, "/v1/responses", body | {"input": [QUESTION, *output, *results, NEXT]})
+        continued = {"input": [*results, NEXT], "previous_response_id": response["id"]}
+        assert await prompt_after(service, "/v1/responses", body | continued) == sent
+
+
+async def test_calls_of_functions_are_taken_back_wherever_they_were_cut():
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
+    ids = tokens(call)
+    for size in range(1, len(ids) + 1, 9):
+        model = {"chat_template": template_of("items"), "max_model_len": 8192}
+        service = Service([*ids[:size], FinishReason.LENGTH], model=model)
+        body = {"messages": [QUESTION], "functions": [FUNCTION]}
+        message = (await answer_of(service, "/v1/chat/completions", body))["choices"][0]["message"]
+        result = {"role": "function", "name": "weather", "content": RESULT}
+        results = [result] if message.get("function_call") else []
+        await prompt_after(service, "/v1/chat/completions", body | {"messages": [QUESTION, message, *results, NEXT]})

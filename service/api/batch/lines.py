@@ -5,6 +5,7 @@
 Source: https://platform.openai.com/docs/api-reference/batch/request-input
 """
 
+import codecs
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -40,6 +41,8 @@ def numbered_lines(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes 
     number = 0
     while text := file.readline(max_bytes + 1):
         number += 1
+        if number == 1:
+            text = text.removeprefix(codecs.BOM_UTF8)
         if len(text) > max_bytes:
             while text and not text.endswith(b"\n"):
                 text = file.readline(max_bytes)

@@ -13,6 +13,7 @@ from service.api.batch.batches import Batches, folder_of, input_name
 from service.api.batch.lines import BadLine, numbered_lines, parse_line
 from service.api.batch.names import result_file_id
 from service.api.batch.records import Batch, is_success
+from service.api.http.lines import single_line
 
 UNANSWERED = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
@@ -56,7 +57,7 @@ def _write_unanswered(source: BinaryIO, errors: BinaryIO, answered: set[str], ou
 
 
 def _write(file: BinaryIO, answer: dict[str, Any]) -> None:
-    file.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
+    file.write(single_line(json.dumps(answer, ensure_ascii=False).encode()) + b"\n")
 
 
 def _store(batches: Batches, batch: Batch, file: BinaryIO, kind: str) -> str | None:

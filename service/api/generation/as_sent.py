@@ -27,7 +27,11 @@ def as_sent(turn: Mapping[str, Any], message: Message, template: ChatTemplate) -
     sent = None
     if message.sent is not None:
         rewritten = type(message).rewritten(message.sent)
-        sent = {name: value for name, value in rewritten.items() if name in message.sent or name in turn}
+        sent = {
+            name: value
+            for name, value in rewritten.items()
+            if (name in message.sent or name in turn) and not (value == "" and name in message.blank)
+        }
     found = dict(turn) if sent is None else _ordered(sent, turn, has_text_arguments=template.joins_arguments)
     if sent is not None and isinstance(sent.get("content"), list) and isinstance(turn["content"], str):
         parts = [{"type": "text", "text": part.text} for part in message.content or ()]
@@ -49,11 +53,14 @@ def _ordered(sent: Mapping[str, Any], turn: Mapping[str, Any], *, has_text_argum
 
 
 def _call(sent: Mapping[str, Any], call: Mapping[str, Any], *, has_text: bool) -> dict[str, Any]:
-    function, stated = call["function"], sent["function"]
+    function, stated = call["function"], sent.get("function")
+    if not isinstance(stated, dict):  # a call of a custom tool
+        return dict(call)
     ordered = {**stated, **function}  # a key that both have stays where the client has it
     if has_text and isinstance(text := stated.get("arguments"), str):
         ordered["arguments"] = text
-    return {**sent, "id": call["id"], "function": ordered}
+    stated_type = {"type": call["type"]} if sent.get("type") == "" else {}
+    return {**sent, **stated_type, "id": call["id"], "function": ordered}
 
 
 def with_content(turn: Mapping[str, Any]) -> dict[str, Any]:

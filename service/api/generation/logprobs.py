@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from service.api.generation.streams import SampledToken, TextDelta, TextStreams
-from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.generation import GenerationRequest
 from service.engine.request import TokenLogprobs
 from service.text.detokenizer import detokenizer_for
@@ -37,12 +36,12 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[SampledToken], *, as_id
     return {"content": content, "refusal": None}
 
 
-def logged_tokens(body: ChatCompletionRequest, delta: TextDelta) -> Sequence[SampledToken]:
+def logged_tokens(delta: TextDelta, *, has_ids: bool) -> Sequence[SampledToken]:
     """Return the tokens that the log-probabilities of a chat are of: those of the content.
 
-    With `return_token_ids` all that were sampled, so that there is one entry for each id, as vLLM has it.
+    Beside token ids all that were sampled, so that there is one entry for each id, as vLLM has it.
     """
-    return delta.sampled_tokens if body.return_token_ids else delta.content_tokens
+    return delta.sampled_tokens if has_ids else delta.content_tokens
 
 
 def _entry(tokenizer: Tokenizer, token_id: int, logprob: float, as_ids: bool) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Each request's id, log line, counts and span."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ ATTRIBUTES = {
     "cached_tokens": "levserve.cached_tokens",
     "error_code": "error.type",
 }
+_NAMED_PATH = re.compile(r"(/.*?/(?:models|load|unload)/)(.*)", re.DOTALL)
 IGNORED_HEADER = b"x-levserve-ignored"
 MAX_HEADER_CHARS = 256  # of a client's header in the log
 # A failing probe only repeats what the start or the engine has logged.
@@ -65,6 +67,7 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope["path"] = tidy_path(scope["path"])
         if CALL not in scope:  # as that of a batch is
             scope[CALL] = Call.of_client(scope)
         call = call_of(scope)
@@ -107,6 +110,15 @@ class AccessLog:
             facts |= {"request_id": call.id, **call.log_fields}
             request = http_request(scope, status, latency_s, num_bytes)
             logger.log(level, "request", extra={**facts, "http_request": request})
+
+
+def tidy_path(path: str) -> str:
+    """Return a path without slashes that say nothing, as clients join addresses; a model's name keeps its own."""
+    if "//" not in path and not path.endswith("/"):
+        return path
+    named = _NAMED_PATH.match(path)
+    head, name = (path, "") if named is None else named.groups()
+    return (re.sub("/{2,}", "/", head) + name.strip("/")).rstrip("/") or "/"
 
 
 def _own_headers(call: Call, path: str) -> list[tuple[bytes, bytes]]:

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 
 from service.api.schema.ignored import IgnoredField
 from service.errors import UnknownParameter, UnsupportedParameter
 from service.observability.metrics import Metrics
 
 MAX_NAMED = 32  # further fields are counted
+MAX_CHARS = 2048  # of all names: proxies such as nginx take 4 KiB of headers
 MAX_NAME_CHARS = 200  # of a part of a tool's schema, which may lie deep in it
 # The label of fields that no interface has, since clients choose their names.
 UNKNOWN = "unknown"
@@ -37,8 +39,10 @@ class IgnoredFields:
     def __str__(self) -> str:
         """Return the fields' names as a header has them."""
         names = [_printable(name) for name in self._fields]
-        more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
-        return ", ".join([*names[:MAX_NAMED], *more])
+        ends = accumulate(len(name) + 2 for name in names[:MAX_NAMED])
+        num_named = sum(end <= MAX_CHARS for end in ends)
+        more = [f"and {len(names) - num_named} more"] if len(names) > num_named else []
+        return ", ".join([*names[:num_named], *more])
 
     def __bool__(self) -> bool:
         return bool(self._fields)

@@ -10,6 +10,7 @@ from typing import Any, override
 from pydantic_core import to_json
 
 from service.api.http.call import Deadline
+from service.api.http.lines import single_line
 from service.api.http.sse import EventStream
 
 
@@ -33,4 +34,4 @@ class JsonLineStream(EventStream):
 
     @override
     def frame(self, document: dict[str, Any]) -> bytes:
-        return to_json(document) + b"\n"
+        return single_line(to_json(document)) + b"\n"

@@ -1,6 +1,7 @@
 """Read a request's body, bounded in size and time."""
 
 import asyncio
+import codecs
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -51,7 +52,8 @@ async def read_body[T: WireObject](kind: type[T], request: Request) -> T:
         content = await request.body()
     except ClientDisconnect:
         raise ClientDisconnected from None
-    return await parsed_body(request, kind, content)
+    # Some editors and languages write a byte order mark, which is no JSON.
+    return await parsed_body(request, kind, content.removeprefix(codecs.BOM_UTF8))
 
 
 async def parsed_body[T: WireObject](request: Request, kind: type[T], content: bytes) -> T:

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.http.call import Deadline, cancel_on_disconnect
 from service.api.http.errors import logged_error_answer
+from service.api.http.lines import single_line
 from service.errors import ClientDisconnected, DeadlineExceeded
 
 DONE = b"data: [DONE]\n\n"
@@ -27,8 +28,8 @@ HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 def frame(document: dict[str, Any]) -> bytes:
-    """Return one event, a single line since JSON escapes line breaks."""
-    return b"data: " + to_json(document) + b"\n\n"
+    """Return one event, a single line."""
+    return b"data: " + single_line(to_json(document)) + b"\n\n"
 
 
 class EventStream(StreamingResponse):

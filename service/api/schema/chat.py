@@ -267,6 +267,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
 
     hints: ClassVar[NeutralValues] = _HINTS
     refused: ClassVar[NeutralValues] = _REFUSED
+    own_limits: ClassVar[tuple[str, ...]] = ("max_tokens", "max_completion_tokens")
     bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user"}]}
     keeps_sent: ClassVar[tuple[str, ...]] = ("messages", "tools")
     nested: ClassVar[dict[str, type[WireObject]]] = {
@@ -312,7 +313,8 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     @classmethod
     @override
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
-        """Return a chat whose functions are tools."""
+        """Return a chat whose functions are tools, and whose promises have the names that they have here."""
+        document = super().rewritten(document)
         functions, choice = document.get("functions"), document.get("function_call")
         if not isinstance(functions, list) or not functions:
             return document

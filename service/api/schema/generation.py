@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
+from service.api.schema.other_names import REFUSED_PROMISES, with_own_names
 from service.api.schema.structured import StructuredOutputs
 from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_LOGPROBS
@@ -38,6 +39,7 @@ REFUSED: NeutralValues = {
     "logprob_token_ids": ([],),
     "logits_processors": ([],),
     "use_beam_search": (False,),
+    **REFUSED_PROMISES,
 }
 # Hints of vLLM, SGLang and their routers, of llama.cpp, Ollama and OpenRouter.
 HINTS: NeutralValues = {
@@ -48,7 +50,6 @@ HINTS: NeutralValues = {
     "keep_alive": (),
     "kv_transfer_params": (),
     "length_penalty": (1, 1.0),  # of beams
-    "n_predict": (),
     "no_stop_trim": (False,),
     "options": ({},),
     "provider": ({},),
@@ -148,7 +149,7 @@ class SamplingFields(WireObject):
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     """Continuations of each prompt."""
     min_tokens: int = Field(default=0, ge=0, le=INT32_MAX)
-    """vLLM's: no stop token is sampled before this many tokens."""
+    """vLLM's: no stop token is sampled, and no stop string counts, before this many tokens."""
     ignore_eos: bool = False
     """vLLM's: continue after the model's end-of-text tokens, until another limit."""
     stop_token_ids: Annotated[
@@ -212,9 +213,9 @@ class SharedFields(SamplingFields):
         BeforeValidator(_stop_strings),
         WithJsonSchema(STOP),
     ] = Field(default_factory=list)
-    """Strings that end the text; the text excludes them."""
+    """Strings that end the text, and neither thinking nor calls; the text excludes them."""
     include_stop_str_in_output: bool = False
-    """vLLM's: the text ends with the stop string that ended it."""
+    """vLLM's: the text ends with the stop string, or the text of the stop token, that ended it."""
     priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
     """vLLM's: requests of a lower number are scheduled sooner."""
     bad_words: Annotated[
@@ -264,6 +265,7 @@ class GenerationRequest(SharedFields):
 
     nested: ClassVar[dict[str, type[WireObject]]] = {**SharedFields.nested, "stream_options": StreamOptions}
     remedies: ClassVar[Mapping[str, str]] = REMEDIES
+    own_limits: ClassVar[tuple[str, ...]] = ("max_tokens",)
 
     model: str = Field(max_length=MAX_NAME_CHARS)
     """The served model's name; GET /v1/models lists it."""
@@ -282,6 +284,11 @@ class GenerationRequest(SharedFields):
     """vLLM's: whether to return the token ids of prompt and answer too."""
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     """vLLM's: alternatives to return for each token of the prompt; not in streams."""
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        return with_own_names(document, "max_tokens", own_limits=cls.own_limits)
 
     def truncated(self, prompt_ids: list[int], max_model_len: int) -> list[int]:
         """Return as many of the prompt's tokens as the request keeps, of a context of so many."""

@@ -18,6 +18,7 @@ from service.api.schema.generation import (
     TopP,
 )
 from service.api.schema.message_blocks import CACHE_HINTS, Block, TextBlock, joined, messages_of
+from service.api.schema.other_names import GRAMMAR_PROMISES, LIMITS
 from service.api.schema.tools import MAX_TOOLS
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter
@@ -305,6 +306,8 @@ class CountTokensRequest(WireObject):
 class MessagesRequest(CountTokensRequest):
     """The body of POST /v1/messages."""
 
+    refused: ClassVar[NeutralValues] = GRAMMAR_PROMISES
+
     max_tokens: MaxTokens = Field()
     """The most tokens of the answer; beyond the context, the rest of it."""
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -319,6 +322,21 @@ class MessagesRequest(CountTokensRequest):
     """Strings that end the text; the text excludes them."""
     stream: bool = False
     """Whether to answer with server-sent events."""
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a body whose limit and stops have Anthropic's names."""
+        document = super().rewritten(document)
+        names = {name: "max_tokens" for name in LIMITS if name != "max_tokens"} | {"stop": "stop_sequences"}
+        for name in names.keys() & document.keys():
+            value, own = document[name], names[name]
+            value = [value] if name == "stop" and isinstance(value, str) else value
+            if value is not None and document.get(own) not in (None, value):
+                raise InvalidParameter(f"'{name}' contradicts '{own}'; send one.", param=name)
+            others = {key: stated for key, stated in document.items() if key != name}
+            document = others if value is None else others | {own: value}
+        return document
 
     @property
     def shows_thinking(self) -> bool:

@@ -6,12 +6,13 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, override
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from service.api.schema.chat import FunctionCall, MeantChat, OwnThinking, Role
-from service.api.schema.embeddings import EmbeddingsRequest
+from service.api.schema.embeddings import INPUT, EmbeddingsRequest, Input, read_inputs
 from service.api.schema.generation import MAX_NAME_CHARS
+from service.api.schema.other_names import GRAMMAR_PROMISES, LIMITS
 from service.api.schema.tools import MAX_TOOLS
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter
@@ -35,6 +36,21 @@ def _format(value: Any) -> dict[str, Any] | str:
     return value
 
 
+# Promises of other interfaces, which are options here.
+_REFUSED: NeutralValues = {**GRAMMAR_PROMISES, **dict.fromkeys(LIMITS, ()), "stop": ([], ""), "seed": ()}
+_REMEDIES: Mapping[str, str] = {
+    **dict.fromkeys(LIMITS, "send 'options': {'num_predict': …}."),
+    **{name: f"send 'options': {{'{name}': …}}." for name in ("seed", "stop")},
+    **dict.fromkeys(("json_schema", "response_format", "structured_outputs"), "send 'format'."),
+}
+
+_EMBED_INPUT = {"anyOf": [{"const": ""}, {"type": "array", "maxItems": 0}, *INPUT["anyOf"]]}
+
+
+def _embed_inputs(value: Any) -> tuple[Input, ...]:
+    return () if value in ("", []) else read_inputs(value)
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 Format = Annotated[
     dict[str, Any] | str, PlainValidator(_format, json_schema_input_type=Literal["", "json"] | dict[str, Any])
@@ -44,6 +60,7 @@ Format = Annotated[
 class OllamaOptions(WireObject):
     """How tokens are sampled; the ranges are those of chats and completions."""
 
+    refused: ClassVar[NeutralValues] = GRAMMAR_PROMISES
     hints: ClassVar[NeutralValues] = {
         "draft_num_predict": (),
         "embedding_only": (False,),
@@ -91,6 +108,17 @@ class OllamaOptions(WireObject):
     """Subtracted from the logit of a token that the answer already has."""
     frequency_penalty: float | None = None
     """Subtracted from a token's logit for each time that the answer already has it."""
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return options under Ollama's names."""
+        names = dict.fromkeys(LIMITS, "num_predict") | {"repetition_penalty": "repeat_penalty"}
+        names["stop_sequences"] = "stop"
+        if not document.keys() & names.keys():
+            return document
+        own = {name: value for name, value in document.items() if name not in names or names[name] == name}
+        return {names[name]: value for name, value in document.items() if name in names} | own
 
     def as_sampling(self) -> dict[str, Any]:
         """Return the options under the names of OpenAI's and vLLM's."""
@@ -147,6 +175,8 @@ class OllamaMessage(WireObject):
 class OllamaRequest(WireObject):
     """The fields that chats and continuations share."""
 
+    refused: ClassVar[NeutralValues] = _REFUSED
+    remedies: ClassVar[Mapping[str, str]] = _REMEDIES
     nested: ClassVar[dict[str, type[WireObject]]] = {"options": OllamaOptions}
 
     model: str = Field(max_length=MAX_NAME_CHARS)
@@ -203,8 +233,11 @@ class OllamaGenerateRequest(OllamaRequest):
     """The body of POST /api/generate."""
 
     hints: ClassVar[NeutralValues] = {**_HINTS, "height": (), "steps": (), "template": ("",), "width": ()}
-    refused: ClassVar[NeutralValues] = {"context": ([],), "images": ([],)}
-    remedies: ClassVar[Mapping[str, str]] = {"context": "send the conversation's messages to /api/chat."}
+    refused: ClassVar[NeutralValues] = {**_REFUSED, "context": ([],), "images": ([],)}
+    remedies: ClassVar[Mapping[str, str]] = {
+        **_REMEDIES,
+        "context": "send the conversation's messages to /api/chat.",
+    }
     bulk: ClassVar[Mapping[str, Any]] = {"prompt": "", "system": ""}
 
     prompt: str = ""
@@ -265,6 +298,8 @@ class OllamaEmbedRequest(EmbeddingsRequest):
 
     hints: ClassVar[NeutralValues] = {**EmbeddingsRequest.hints, **_KEEP_ALIVE, "options": ({},)}
 
+    input: Annotated[tuple[Input, ...], PlainValidator(_embed_inputs), WithJsonSchema(_EMBED_INPUT)] = ()
+    """A text, token ids, or up to 2,048 of either; without one, the model is loaded."""
     truncate: bool = True
     """Whether a text that is longer than the model takes is cut, which is the default."""
 

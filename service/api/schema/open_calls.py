@@ -31,7 +31,8 @@ class OpenCalls:
         self._calls.append(call)
         self._is_answered.append(False)
         self._last[call.id] = call
-        for key in (("id", call.id), ("name", name), ("any", "")):
+        unnamed = (("unnamed", name), ("unnamed", "")) if call_id is None else ()
+        for key in (("id", call.id), ("name", name), ("any", ""), *unnamed):
             turns = self._open.setdefault(key, [])
             if not turns or turns[-1][0] != turn:
                 turns.append((turn, deque()))
@@ -42,12 +43,15 @@ class OpenCalls:
         """Return the call that a result answers, None if there is none.
 
         Args:
-            call_id: that the result names; without one, it answers a call of its name, else any.
+            call_id: that the result names; without one, it answers a call of its name, else any. One that no call has
+                is of a call that the client has sent back without its id.
             name: the function that the result names.
         """
         if call_id:
-            call = self._take(("id", call_id))
-            return self._last.get(call_id) if call is None else call
+            call = self._take(("id", call_id)) or self._last.get(call_id)
+            if call is None and name:
+                call = self._take(("unnamed", name))
+            return call or self._take(("unnamed", ""))
         if name and (call := self._take(("name", name))) is not None:
             return call
         return self._take(("any", ""))

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 from service.api.schema.chat import MeantChat, OwnThinking
 from service.api.schema.generation import HINTS, MAX_NAME_CHARS, REFUSED, REMEDIES, MaxTokens, SharedFields
 from service.api.schema.metadata import Metadata
+from service.api.schema.other_names import with_own_names
 from service.api.schema.response_input import InputItem, as_items, check_results, messages_of
 from service.api.schema.response_tools import (
     ChosenTool,
@@ -22,7 +23,7 @@ from service.api.schema.response_tools import (
     offered_tools,
     unenforced_formats,
 )
-from service.api.schema.structured import NAME_PATTERN
+from service.api.schema.structured import GRAMMARS_OF_FORMATS, NAME_PATTERN
 from service.api.schema.template import VariableFields
 from service.api.schema.tools import MAX_TOOLS, ToolWord
 from service.api.schema.wire import ANY, NeutralValues, WireObject
@@ -34,7 +35,7 @@ INCLUDED_THINKING = "reasoning.encrypted_content"
 
 MAX_INCLUDED = 32
 
-_REFUSED: NeutralValues = {**REFUSED, "conversation": (), "prompt": ()}
+_REFUSED: NeutralValues = {**REFUSED, "conversation": (), "prompt": (), "response_format": ({"type": "text"},)}
 _HINTS: NeutralValues = {
     **HINTS,
     "access_programs": (),
@@ -61,6 +62,8 @@ _FIELDS = (
 
 class TextFormat(WireObject):
     """Whether the text is free, any JSON object, or JSON that satisfies a schema."""
+
+    refused: ClassVar[NeutralValues] = GRAMMARS_OF_FORMATS
 
     type: Literal["text", "json_object", "json_schema"]
     """The kind of the object."""
@@ -111,6 +114,7 @@ class ResponsesRequest(SharedFields, VariableFields):
     remedies: ClassVar[Mapping[str, str]] = {
         **REMEDIES,
         "conversation": "send 'previous_response_id', or the earlier items as 'input'.",
+        "response_format": "send 'text': {'format': …}.",
     }
     nested: ClassVar[dict[str, type[WireObject]]] = {
         **SharedFields.nested,
@@ -167,6 +171,11 @@ class ResponsesRequest(SharedFields, VariableFields):
     """The newer name of `user`."""
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     """The client's own user, written to the log."""
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        return with_own_names(document, "max_output_tokens", own_limits=("max_output_tokens",))
 
     @property
     def has_logprobs(self) -> bool:

@@ -4,7 +4,7 @@ Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-r
 https://docs.vllm.ai/en/latest/features/structured_outputs.html
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError, from_json
@@ -17,6 +17,10 @@ from service.text.grammar.definition import GrammarDefinition
 # Of schemas. Source: https://platform.openai.com/docs/api-reference/chat/create
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
 ANY_OBJECT = {"type": "object"}
+# Grammars of other servers' formats, which are `structured_outputs` here.
+GRAMMARS_OF_FORMATS: NeutralValues = dict.fromkeys(
+    ("ebnf", "grammar", "pattern", "regex", "stop_regex", "structural_tag", "structures", "triggers"), ()
+)
 
 
 class JsonSchemaFormat(WireObject):
@@ -35,12 +39,25 @@ class JsonSchemaFormat(WireObject):
 class ResponseFormat(WireObject):
     """Whether an answer is text, any JSON object, or JSON that satisfies a schema."""
 
+    refused: ClassVar[NeutralValues] = GRAMMARS_OF_FORMATS
     nested: ClassVar[dict[str, type[WireObject]]] = {"json_schema": JsonSchemaFormat}
 
     type: Literal["text", "json_object", "json_schema"]
     """The kind of the object."""
     json_schema: JsonSchemaFormat | None = None
-    """The schema, for the type `json_schema`."""
+    """The schema, for the type `json_schema`; llama.cpp's `schema` beside the type `json_object` is one too."""
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a format whose schema is where OpenAI has it."""
+        name = next((name for name in ("schema", "value") if document.get(name) is not None), None)
+        if name is None or document.get("json_schema") is not None:
+            return document
+        others = {key: value for key, value in document.items() if key != name}
+        if document.get("type") in ("json_object", "json"):
+            others["type"] = "json_schema"
+        return others | {"json_schema": {"schema": document[name]}}
 
     def check(self) -> None:
         """Refuse a schema that is missing, or that has no effect.
@@ -71,7 +88,11 @@ def _schema_or_text(value: Any) -> dict[str, Any] | str:
 class StructuredOutputs(WireObject):
     """A grammar of the answer in one of five notations."""
 
-    refused: ClassVar[NeutralValues] = {"disable_additional_properties": (False,), "structural_tag": ()}
+    refused: ClassVar[NeutralValues] = {
+        "disable_additional_properties": (False,),
+        "stop_regex": (),
+        "structural_tag": (),
+    }
     hints: ClassVar[NeutralValues] = {
         "disable_any_whitespace": (False,),  # JSON has at most one space after a comma or a colon
         "disable_fallback": ANY,  # there is one backend
@@ -91,6 +112,15 @@ class StructuredOutputs(WireObject):
     """A grammar in Lark's syntax, or in llama.cpp's GBNF."""
     json_object: Literal[True] | None = None
     """Whether the answer is any JSON object."""
+
+    @classmethod
+    @override
+    def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a grammar under vLLM's names of the notations."""
+        names = {"ebnf": "grammar", "json_schema": "json"}
+        if not document.keys() & names.keys():
+            return document
+        return {names.get(name, name): value for name, value in document.items() if value is not None}
 
     def check(self) -> None:
         """Refuse no notation, and several.

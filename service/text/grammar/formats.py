@@ -1,5 +1,7 @@
 """The string formats that a grammar enforces; those of dates as patterns, with the days that a month has.
 
+Other formats are annotations, as JSON Schema has them by default.
+
 Source: https://json-schema.org/draft/2020-12/json-schema-validation#section-7.3; RFC 3339, section 5.6 and appendix C
 """
 
@@ -13,6 +15,11 @@ _DATE = (
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 
 PATTERNS = {"date": f"^{_DATE}$", "date-time": f"^{_DATE}T{_TIME}$", "time": f"^{_TIME}$"}
+# Formats of numbers, which say how a program holds them and nothing of their text. Source: OpenAPI's format registry
+NUMBER_FORMATS = frozenset(
+    {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64, 128)}
+    | {"decimal", "decimal128", "double", "double-int", "float", "half", "int", "long", "single-float", "uint"}
+)
 # Formats that the grammar library knows itself.
 NATIVE_FORMATS = frozenset({"duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"})
 FORMATS = NATIVE_FORMATS | PATTERNS.keys()

@@ -17,11 +17,14 @@ VALUE_KEYWORDS = frozenset({"$ref", "const", "enum", "format", "pattern", "requi
 # Keywords that no value can violate. Definitions are read where a `$ref` leads to them.
 ANNOTATIONS = frozenset(
     {
-        "$anchor", "$comment", "$defs", "$id", "$schema", "$vocabulary", "default", "definitions", "deprecated",
-        "description", "discriminator", "example", "examples", "externalDocs", "id", "readOnly", "title", "writeOnly",
-        "xml",
+        "$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$schema", "$vocabulary", "default",
+        "definitions", "deprecated", "description", "discriminator", "enumDescriptions", "enumNames", "example",
+        "examples", "externalDocs", "id", "markdownDescription", "propertyOrdering", "readOnly", "title",
+        "writeOnly", "xml",
     }
 )  # fmt: skip
+# Annotations that say what a text is; no value violates them, though a client may hope so.
+CONTENT_ANNOTATIONS = frozenset({"contentEncoding", "contentMediaType", "contentSchema"})
 # Keywords that are not enforced, with the values at which they constrain nothing.
 NEUTRAL_VALUES = {
     "nullable": (False, True),  # it adds null to the types

@@ -112,6 +112,10 @@ class _Reader:
             if value is None and keyword != "const":  # what many libraries write for a keyword that is not there
                 continue
             place = _place(keyword, schema)
+            if keyword in keywords.CONTENT_ANNOTATIONS or _is_annotation(keyword, value):
+                if self._relaxed is not None and value not in formats.NUMBER_FORMATS:
+                    self._relax(_unenforceable(path, keyword))
+                continue
             try:
                 if (read := self._readers.get(place)) is not None:
                     kept[place] = read(value, f"{path}.{keyword}", depth + 1)
@@ -274,6 +278,11 @@ def _constrains_nothing(keyword: str, value: Any) -> bool:
     if keyword in keywords.NEUTRAL_VALUES:
         return value in keywords.NEUTRAL_VALUES[keyword]
     return keyword in keywords.ANNOTATIONS or (keyword.startswith("x-") and keyword != "x-guidance")
+
+
+def _is_annotation(keyword: str, value: Any) -> bool:
+    """Return whether a keyword is a format that is not enforced, as JSON Schema has all of them by default."""
+    return keyword == "format" and isinstance(value, str) and value not in formats.FORMATS
 
 
 def _dotted(reference: str) -> str:
