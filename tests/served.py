@@ -76,6 +76,7 @@ def outcomes_of(service: ServiceProcess) -> dict[str, float]:
 def prewarm(cache: Path, *arguments: str, **settings: str) -> tuple[int, list[dict[str, Any]]]:
     """Run `levserve prewarm`; return its exit code and the lines of its log."""
     command = [sys.executable, "-m", "service", "prewarm", *arguments, "--local-model-cache", str(cache)]
+    command += ["--log-format", "json"]
     for name, value in settings.items():
         command += [f"--{name.replace('_', '-')}", value]
     done = subprocess.run(
