@@ -139,16 +139,31 @@ def enable_apis(project: str, *more: str) -> None:
     run("gcloud", "services", "enable", *(f"{name}.googleapis.com" for name in names), *more, f"--project={project}")
 
 
-def foundation(project: str, region: str, buckets: inputs.Buckets, alerts: str) -> None:
-    """Apply the foundation."""
+def foundation(project: str, region: str, buckets: inputs.Buckets, alerts: inputs.Alerts) -> None:
+    """Apply the foundation, and make the budget."""
+    email = f'alert_email        = "{alerts.email}"\n' if alerts.email else ""
     write("foundation", "deploy", f"""\
 project_id         = "{project}"
 region             = "{region}"
 model_bucket_name  = "{buckets.models}"
 bundle_bucket_name = "{buckets.bundles}"
-{alerts}""")  # fmt: skip
+{email}""")  # fmt: skip
     terraform("foundation", "init", "-input=false")
     terraform("foundation", "apply")
+    if alerts.monthly_budget:
+        make_budget(project, alerts)
+
+
+def make_budget(project: str, alerts: inputs.Alerts) -> None:
+    """Make a budget that tells of half, 90 % and all of a sum; it stops nothing."""
+    name, account = f"levserve in {project}", f"--billing-account={alerts.billing_account}"
+    run("gcloud", "services", "enable", "billingbudgets.googleapis.com", f"--project={project}")
+    budgets = ("gcloud", "billing", "budgets")
+    if read(*budgets, "list", account, f"--filter=displayName='{name}'", "--format=value(name)"):
+        return
+    rules = [f"--threshold-rule=percent={share}" for share in (0.5, 0.9, 1.0)]
+    amount = f"--budget-amount={alerts.monthly_budget}"
+    run(*budgets, "create", account, f"--display-name={name}", amount, f"--filter-projects=projects/{project}", *rules)
 
 
 def upload(buckets: inputs.Buckets, model: str) -> str:

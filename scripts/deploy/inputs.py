@@ -47,6 +47,15 @@ class Buckets:
     bundles: str
 
 
+@dataclass(frozen=True)
+class Alerts:
+    """Who is told of alerts, and the budget."""
+
+    email: str  # empty for nobody
+    monthly_budget: int  # whole units of the account's currency; 0 for none
+    billing_account: str
+
+
 def check_tools(*names: str) -> None:
     """Check that commands are there, and not too old.
 
@@ -139,27 +148,22 @@ def buckets(project: str) -> Buckets:
     return Buckets(models, bundles)
 
 
-def alerts(project: str) -> str:
-    """Return the variables of the foundation for who is told of alerts and of spending."""
-    email, budget = given("ALERT_EMAIL"), given("MONTHLY_BUDGET")
+def alerts(project: str) -> Alerts:
+    """Return who is told of alerts, and from which sum on of spending."""
+    email, budget, account = given("ALERT_EMAIL"), given("MONTHLY_BUDGET"), ""
     if email and not re.fullmatch(r"[^@\s\"]+@[^@\s\"]+\.[^@\s\"]+", email):
         refuse("ALERT_EMAIL", email, "is not an address of e-mail")
     if budget and (not budget.isdecimal() or int(budget) == 0):
         refuse("MONTHLY_BUDGET", budget, "is not a whole number above 0, in the currency of the billing account")
-    lines = [f'alert_email        = "{email}"'] if email else []
     if budget:
         account = read("gcloud", "billing", "projects", "describe", project, "--format=value(billingAccountName)")
         if not account:
             refuse("MONTHLY_BUDGET", budget, "needs the project's billing account, which this login may not read")
-        lines += [
-            f'billing_account    = "{account.removeprefix("billingAccounts/")}"',
-            f"monthly_budget     = {budget}",
-        ]
     if not email:
         print("No ALERT_EMAIL: alerts are shown in the console alone.")
     if not budget:
         print("No MONTHLY_BUDGET: nobody is told of spending.")
-    return "".join(f"{line}\n" for line in lines)
+    return Alerts(email, int(budget or 0), account.removeprefix("billingAccounts/"))
 
 
 def member(account: str) -> str:

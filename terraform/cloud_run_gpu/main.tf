@@ -104,6 +104,18 @@ resource "google_cloud_run_v2_service" "main" {
         }
       }
 
+      # An instance that hangs gets no further requests, well before the liveness probe ends it.
+      readiness_probe {
+        period_seconds    = 10
+        timeout_seconds   = 5
+        failure_threshold = 2
+        success_threshold = 1
+        http_get {
+          path = "/health/ready"
+          port = 8080
+        }
+      }
+
       liveness_probe {
         period_seconds    = 30
         timeout_seconds   = 10

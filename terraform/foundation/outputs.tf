@@ -1,4 +1,6 @@
 locals {
+  # Optional in the roots that have alerts.
+  alert_lines = [for channel in google_monitoring_notification_channel.email : format("%-21s = [%q]\n", "notification_channels", channel.id)]
   shared = {
     bundle_bucket_name    = local.bundles
     log_metric_prefix     = var.name
@@ -26,7 +28,7 @@ output "cloud_run_tfvars" {
   description = "Input of the cloud_run_gpu root: write it to its foundation.auto.tfvars."
   value = join("", [
     for name, value in merge(local.shared, { deploy_account_email = local.emails["deploy"] }) : format("%-21s = %q\n", name, value)
-  ])
+  ], local.alert_lines)
 }
 
 output "emails" {
@@ -46,7 +48,7 @@ output "gke_tpu_tfvars" {
   description = "Input of the gke_tpu root: write it to its foundation.auto.tfvars."
   value = join("", [
     for name, value in merge(local.shared, { node_account_email = local.emails["node"] }) : format("%-21s = %q\n", name, value) if !contains(["network", "subnetwork"], name)
-  ])
+  ], local.alert_lines)
 }
 
 output "image_prefix" {

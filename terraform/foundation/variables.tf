@@ -1,3 +1,14 @@
+variable "alert_email" {
+  description = "Address that gets alerts. Empty: they are shown in the console alone."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = var.alert_email == "" || can(regex("^[^@ ]+@[^@ ]+[.][^@ ]+$", var.alert_email))
+    error_message = "alert_email must be an address of e-mail, such as \"ops@example.com\"."
+  }
+}
+
 variable "bundle_bucket_created" {
   description = "Whether the bundle bucket is created; false uses one that exists."
   type        = bool

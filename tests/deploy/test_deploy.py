@@ -170,7 +170,10 @@ def test_short_names_a_service_account_and_chosen_buckets(deploy, tmp_path):
     assert f'invokers      = ["serviceAccount:{account}"]' in written
     foundation = (tmp_path / "clone/terraform/foundation/deploy.auto.tfvars").read_text()
     assert 'model_bucket_name  = "mine"' in foundation
-    assert 'billing_account    = "0A-1B"\nmonthly_budget     = 300' in foundation
+    assert 'alert_email        = "ops@example.com"' in foundation
+    [budget] = [call for call in calls if "budgets create" in call]
+    assert "--billing-account=0A-1B" in budget
+    assert "--budget-amount=300 " in budget
     assert "about 3.20 USD for each hour" in said
     code, said, _ = deploy("cloud-run", GPU="l4", MODEL="org/name")
     kept = (tmp_path / "clone/terraform/cloud_run_gpu/deploy.auto.tfvars.before").read_text()

@@ -11,6 +11,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed"),
 ]
 
@@ -19,7 +20,7 @@ pytestmark = [
 def upload(tmp_path_factory):
     """A folder with what `gcloud builds submit` would upload."""
     command = ["gcloud", "meta", "list-files-for-upload", str(ROOT)]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     folder = tmp_path_factory.mktemp("upload")
     for name in listed.stdout.splitlines():
         target = folder / name
@@ -51,7 +52,7 @@ def test_the_first_step_passes_on_an_upload(upload):
         "tests/deploy/test_documents.py",
     ]
     variables = {"PATH": "/usr/bin:/bin", "HOME": "/dev/null/home"}
-    done = subprocess.run(command, cwd=upload, env=variables, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(command, cwd=upload, env=variables, capture_output=True, text=True, check=False, timeout=1000)
     assert done.returncode == 0, done.stdout[-3000:]
     documents = [sys.executable, "-m", "scripts.write_documents", "--check"]
     done = subprocess.run(documents, cwd=upload, env=variables, capture_output=True, text=True, check=False)

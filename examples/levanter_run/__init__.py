@@ -1,0 +1,1 @@
+"""A Levanter run of about 100 KB, to try serving one."""
