@@ -13,7 +13,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all coverage check fix demo-model page-libraries evaluate tool-calls search hear see schemas bench bench-constrained bench-start bench-loading \
-  bench-catalogue bench-embeddings bench-audio bench-seeing bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke scan teardown
+  bench-catalogue bench-embeddings bench-audio bench-seeing bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke pause scan teardown
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -25,7 +25,7 @@ test: .venv/dev ## Run the tests, all but those that take long (GRID=1: every ke
 	$(RUN) $(PYTEST) -m "not slow$(if $(GRID),, and not grid)" --durations=40 --durations-min=1
 
 test-all: .venv/dev ## Run all tests, the long series of kills and faults included
-	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu
+	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu newest-transformers
 	$(RUN) $(PYTEST) --hypothesis-profile=random --durations=40 $(TYPED)
 
 coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines that they reach
@@ -144,6 +144,9 @@ deploy-gke: .venv/serve ## Serve a model on a TPU of GKE (PROJECT=… MODEL=… 
 scan: .venv/dev ## Scan Terraform, the Dockerfile and workflows with checkov, as `make check` does
 	$(RUN) python -m scripts.check_scan
 
+pause: .venv/serve ## Stop what costs by the hour of what the two before made, and keep the rest
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy pause
+
 teardown: .venv/serve ## Delete what the two before made; data only with DELETE_DATA=yes
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) python -m scripts.deploy teardown
 
@@ -175,6 +178,12 @@ endif
 .tools/targets/tpu: $(UV) uv.lock
 	UV_PROJECT_ENVIRONMENT=$@ $(UV) sync --frozen --no-default-groups --extra tpu
 	@touch $@
+
+# For tests that hold families to it: always the newest, in an environment of its own, since the service needs no torch.
+.PHONY: newest-transformers
+newest-transformers: $(UV)
+	$(UV) venv --quiet --allow-existing --python 3.11 .tools/targets/transformers
+	$(UV) pip install --quiet --upgrade --python .tools/targets/transformers transformers torch numpy
 
 # Of CUDA only what compiles; its libraries are 2 GB more.
 CUDA_LIBRARIES := cublas cuda-cccl cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cusolver cusparse nccl-cu13 \

@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if parsed.command == "smoke":
         sys.exit(run_smoke(parsed))
     flags = vars(parsed)
-    # What `compare` prints is for programs too.
-    log_stream = sys.stderr if parsed.command == "compare" else sys.stdout
+    # What `check` and `compare` print is for programs too.
+    log_stream = sys.stderr if parsed.command in ("check", "compare") else sys.stdout
     configure_logging("INFO", flags.get("log_format") or "auto", log_stream)
     messages = Messages(parsed.command, is_json=wants_json(flags.get("log_format")))
     code = 0
@@ -226,6 +226,13 @@ def _add_copies(commands: _Commands) -> None:
     )
     imports.add_argument("source", metavar="hf://ORG/NAME[@REVISION]", help="the repository; HF_TOKEN if it is gated")
     imports.add_argument("target", metavar="gs://BUCKET/FOLDER", help="an empty folder, or one of an earlier import")
+    check = commands.add_parser(
+        "check",
+        help="say what of a checkpoint would be served, left out or refused, without reading its weights",
+        description="Read the small files and the headers of a checkpoint as a start does, and print as a table what "
+        "would be served, left out or refused. The exit code is 0 if it would be served.",
+    )
+    check.add_argument("source", metavar="SOURCE", help="gs://bucket/folder, hf://org/name[@revision] or a folder")
     convert = commands.add_parser(
         "convert",
         help="write a checkpoint of pickled weights (pytorch_model.bin) as safetensors, or merge an adapter into one",
@@ -286,17 +293,8 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
         given = {name: value for name, value in flags.items() if name in Settings.model_fields}
         ways, config = (str(flags["first"]), str(flags["second"])), flags.get("config")
         return compare(ways, Path(str(flags["text"])), given, config if isinstance(config, Path) else None)
-    if flags["command"] == "import":
-        from service.offline.import_checkpoint import import_checkpoint
-
-        return import_checkpoint(
-            str(flags["source"]), str(flags["target"]), emulator_host=settings.storage_emulator_host
-        )
-    if flags["command"] == "convert":
-        from service.offline.convert import convert
-
-        adapter = flags.get("adapter")
-        return convert(str(flags["source"]), str(flags["target"]), settings, str(adapter) if adapter else None)
+    if flags["command"] in ("check", "import", "convert"):
+        return _run_on_source(str(flags["command"]), flags, settings)
     from service.server.app import serve
 
     picture = flags.get("profile_start")
@@ -304,6 +302,23 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
         _check_picture(picture)
     serve(settings, picture if isinstance(picture, Path) else None)
     return 0
+
+
+def _run_on_source(command: str, flags: dict[str, object], settings: Settings) -> int:
+    """Run a command that reads a checkpoint and serves nothing."""
+    source = str(flags["source"])
+    if command == "check":
+        from service.offline.check import check
+
+        return check(source, settings)
+    if command == "import":
+        from service.offline.import_checkpoint import import_checkpoint
+
+        return import_checkpoint(source, str(flags["target"]), emulator_host=settings.storage_emulator_host)
+    from service.offline.convert import convert
+
+    adapter = flags.get("adapter")
+    return convert(source, str(flags["target"]), settings, str(adapter) if adapter else None)
 
 
 def _check_picture(path: Path) -> None:

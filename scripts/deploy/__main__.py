@@ -6,32 +6,27 @@ import shutil
 import sys
 from pathlib import Path
 
-from scripts.deploy import quota
+from scripts.deploy import inputs, quota
 from scripts.deploy.shell import REPOSITORY, ask, output, read, run, terraform
 
-# vCPU and GiB of the recommended shape, and the accelerator of the image.
-GPUS = {"nvidia-l4": (8, 32, "cuda12"), "nvidia-rtx-pro-6000": (20, 80, "cuda13"), "none": (4, 16, "cpu")}
-# Machine, topology and chips.
-TPUS = {
-    "v5e-1": ("ct5lp-hightpu-1t", "1x1", 1),
-    "v5e-4": ("ct5lp-hightpu-4t", "2x2", 4),
-    "v6e-1": ("ct6e-standard-1t", "1x1", 1),
-    "v6e-4": ("ct6e-standard-4t", "2x2", 4),
-    "v6e-8": ("ct6e-standard-8t", "2x4", 8),
-}
 TAG = "first"
 
 
 def cloud_run() -> None:
     """Serve a model on Cloud Run with a GPU."""
+    inputs.check_tools("gcloud", "terraform", "levserve")
     project, region = place()
-    model = ask("MODEL", "the folder of the checkpoint, hf://org/name, or gs://… in the model bucket")
-    gpu = ask("GPU", "the GPU: nvidia-l4, nvidia-rtx-pro-6000 or none", "nvidia-l4")
-    cpu, memory_gib, accelerator = GPUS[gpu]
+    model = inputs.model()
+    gpu, (cpu, memory_gib, accelerator) = inputs.gpu()
+    buckets = inputs.buckets(project)
+    alerts = inputs.alerts(project)
+    usd = inputs.GPU_USD_PER_HOUR[gpu]
+    print(f"The service costs about {usd:.2f} USD for each hour that an instance runs, and nothing at rest.")
+    print("A later version runs beside the one that it is compared with: two instances, and a third GPU to prewarm.")
     enable_apis(project)
     quota.check(project, region, "run.googleapis.com", quota.needs_of_gpu(gpu, cpu, memory_gib))
-    foundation(project, region)
-    uri = upload(project, model)
+    foundation(project, region, buckets, alerts)
+    uri = upload(buckets, model)
     build(accelerator)
     images = f"{output('foundation', 'image_prefix')}/levserve"
     write("cloud_run_gpu", "foundation", output("foundation", "cloud_run_tfvars"))
@@ -43,7 +38,7 @@ prewarm_image = "{images}-prewarm-{accelerator}:{TAG}"
 gpu_type      = "{gpu}"
 cpu           = {cpu}
 memory_gib    = {memory_gib}
-invokers      = ["user:{account}"]
+invokers      = ["{inputs.member(account)}"]
 """)  # fmt: skip
     terraform("cloud_run_gpu", "init", "-input=false")
     # First the job alone: the bundle that it makes lets the service's first start compile nothing.
@@ -57,12 +52,19 @@ invokers      = ["user:{account}"]
 
 def gke() -> None:
     """Serve a model on GKE with a TPU."""
+    inputs.check_tools("gcloud", "terraform", "levserve")
     project, region = place()
-    model = ask("MODEL", "the folder of the checkpoint, hf://org/name, or gs://… in the model bucket")
-    tpu = ask("TPU", f"the TPU: {', '.join(TPUS)}", "v5e-1")
-    zone = ask("ZONE", "a zone that has this TPU", f"{region}-a")
-    capacity = ask("CAPACITY", "on_demand, spot or flex_start", "on_demand")
-    machine, topology, chips = TPUS[tpu]
+    model = inputs.model()
+    machine, topology, chips = inputs.tpu()
+    zone = inputs.zone(region)
+    capacity = inputs.capacity()
+    buckets = inputs.buckets(project)
+    alerts = inputs.alerts(project)
+    usd = inputs.TPU_USD_PER_CHIP_HOUR[machine[:4]] * chips
+    print(
+        f"The TPU costs about {usd:.2f} USD an hour on demand, around the "
+        "clock: one replica always runs. `make pause` stops it."
+    )
     enable_apis(project, "compute.googleapis.com")
     need = quota.needs_of_tpu(machine, chips, capacity)
     if machine.startswith("ct5lp"):
@@ -72,8 +74,8 @@ def gke() -> None:
     # A gcloud from a package of the system has no component manager, and these are packages too.
     if missing := [name for name in ("gke-gcloud-auth-plugin", "kubectl") if shutil.which(name) is None]:
         run("gcloud", "components", "install", *missing, "--quiet")
-    foundation(project, region)
-    uri = upload(project, model)
+    foundation(project, region, buckets, alerts)
+    uri = upload(buckets, model)
     build("tpu")
     images = f"{output('foundation', 'image_prefix')}/levserve"
     write("gke_cluster", "foundation", output("foundation", "gke_cluster_tfvars"))
@@ -105,6 +107,7 @@ capacity         = "{capacity}"
 
 def teardown() -> None:
     """Delete everything that the other two made, from the outside in; data only on a clear answer."""
+    inputs.check_tools("gcloud", "terraform")
     keep = ["-input=false"]
     if is_applied("cloud_run_gpu"):
         terraform("cloud_run_gpu", "apply", "-var=deletion_protection_enabled=false", *keep)
@@ -126,8 +129,8 @@ def teardown() -> None:
 
 def place() -> tuple[str, str]:
     """Return the project and the region."""
-    project = ask("PROJECT", "the id of the project", read("gcloud", "config", "get", "project"))
-    return project, ask("REGION", "the region", "us-central1")
+    project = inputs.project(read("gcloud", "config", "get", "project"))
+    return project, inputs.region()
 
 
 def enable_apis(project: str, *more: str) -> None:
@@ -136,36 +139,28 @@ def enable_apis(project: str, *more: str) -> None:
     run("gcloud", "services", "enable", *(f"{name}.googleapis.com" for name in names), *more, f"--project={project}")
 
 
-def foundation(project: str, region: str) -> None:
+def foundation(project: str, region: str, buckets: inputs.Buckets, alerts: str) -> None:
     """Apply the foundation."""
     write("foundation", "deploy", f"""\
 project_id         = "{project}"
 region             = "{region}"
-model_bucket_name  = "{project}-models"
-bundle_bucket_name = "{project}-bundles"
-""")  # fmt: skip
+model_bucket_name  = "{buckets.models}"
+bundle_bucket_name = "{buckets.bundles}"
+{alerts}""")  # fmt: skip
     terraform("foundation", "init", "-input=false")
     terraform("foundation", "apply")
 
 
-def upload(project: str, model: str) -> str:
-    """Copy a checkpoint from a folder or the Hub into the model bucket, unless it is there; return its address.
-
-    Raises:
-        SystemExit: there is no such folder.
-    """
+def upload(buckets: inputs.Buckets, model: str) -> str:
+    """Copy a checkpoint from a folder or the Hub into the model bucket, unless it is there; return its address."""
     if model.startswith("gs://"):
         return model
     if model.startswith("hf://"):
-        uri = f"gs://{project}-models/{model.partition('@')[0].rpartition('/')[2]}"
+        uri = f"gs://{buckets.models}/{model.partition('@')[0].rpartition('/')[2]}"
         run("levserve", "import", model, uri)
         return uri
     folder = Path(model).expanduser()
-    if not (folder / "config.json").is_file() and not any(folder.glob("step-*")):
-        sys.exit(
-            f"MODEL={model} holds neither config.json nor step-…: give the folder of a checkpoint, hf://org/name, or gs://…."
-        )
-    uri = f"gs://{project}-models/{folder.resolve().name}"
+    uri = f"gs://{buckets.models}/{folder.resolve().name}"
     run("gcloud", "storage", "rsync", str(folder), uri, "--recursive")
     return uri
 
@@ -174,6 +169,17 @@ def build(accelerator: str) -> None:
     """Build both images of an accelerator and push them."""
     command = output("foundation", "build_command")
     run(*shlex.split(f"{command},_SERVICE=,_ACCELERATOR={accelerator},_TAG={TAG}"))
+
+
+def pause() -> None:
+    """Stop what costs by the hour, and keep the rest: Cloud Run scales to zero, the TPU's replicas are none."""
+    inputs.check_tools("gcloud", "terraform")
+    if is_applied("cloud_run_gpu"):
+        terraform("cloud_run_gpu", "apply", "-var=min_instances=0", "-input=false")
+    if is_applied("gke_tpu"):
+        run("kubectl", "--namespace=levserve", "delete", "horizontalpodautoscaler", "--all", "--ignore-not-found")
+        run("kubectl", "--namespace=levserve", "scale", "deployment", "--all", "--replicas=0")
+    print("To go on: the same make target that deployed.")
 
 
 def kubernetes() -> dict[str, str]:
@@ -190,7 +196,12 @@ def is_applied(root: str) -> bool:
 def write(root: str, name: str, text: str) -> None:
     """Write variables of a root into a file that it reads by itself and git ignores."""
     path = REPOSITORY / "terraform" / root / f"{name}.auto.tfvars"
-    path.write_text(text if text.endswith("\n") else f"{text}\n")
+    text = text if text.endswith("\n") else f"{text}\n"
+    if path.exists() and path.read_text() != text:
+        kept = path.with_suffix(".tfvars.before")
+        path.replace(kept)
+        print(f"kept the other values of before as {kept.relative_to(REPOSITORY)}")
+    path.write_text(text)
     print(f"wrote {path.relative_to(REPOSITORY)}:\n{text.rstrip()}")
 
 
@@ -200,8 +211,8 @@ def answer(command: str) -> None:
 
 
 def main() -> None:
-    """Run one of the three."""
-    targets = {"cloud-run": cloud_run, "gke": gke, "teardown": teardown}
+    """Run one of the four."""
+    targets = {"cloud-run": cloud_run, "gke": gke, "pause": pause, "teardown": teardown}
     if len(sys.argv) != 2 or sys.argv[1] not in targets:
         sys.exit(f"usage: python -m scripts.deploy {'|'.join(targets)}")
     targets[sys.argv[1]]()

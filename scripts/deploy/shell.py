@@ -9,13 +9,18 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+def given(name: str) -> str:
+    """Return the value of an environment variable, as of `make deploy-cloud-run MODEL=…`."""
+    return os.environ.get(name, "").strip()  # noqa: TID251 - not the service
+
+
 def ask(name: str, question: str, default: str = "") -> str:
     """Return the value of an environment variable, otherwise the answer to a question.
 
     Raises:
         SystemExit: there is no value, no default, and nothing to ask.
     """
-    value = os.environ.get(name, "")  # noqa: TID251 - given as `make deploy-cloud-run MODEL=…`
+    value = given(name)
     if not value and sys.stdin.isatty():
         value = input(f"{question}{f' [{default}]' if default else ''}: ").strip()
     value = value or default

@@ -26,7 +26,7 @@ from service.storage.cache.cache import CheckpointCache
 from service.storage.location import parse_location
 
 FOLDER = "converted"
-FORMAT = 2  # of a conversion: its configuration is Levanter's own
+FORMAT = 3  # of a conversion: ends and sampling are those of the model, wherever its tokenizer is
 WEIGHTS = "model.safetensors"
 
 

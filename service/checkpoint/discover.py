@@ -103,8 +103,7 @@ def locate(
     location = parse_location(uri)
     source = open_source(location)
     objects, above = source.list(), []
-    export = None if isinstance(location, HubLocation) else newest_export(objects)
-    if export is not None:
+    if not isinstance(location, HubLocation) and (export := newest_export(objects)) is not None:
         logger.info("the folder holds a model for each step; the newest is served", extra={"uri": uri, "step": export})
         above = [_Folder(source, objects, "")]
         location = _below(location, export)
@@ -129,7 +128,7 @@ def locate(
     sentence_files: Mapping[str, Any] = {}
     if isinstance(layout, SnapshotLayout):
         sentence_files = read_sentence_files(source, objects)
-        hub_config = hub_config | stated_values(sentence_files)
+        hub_config = {**hub_config, **stated_values(sentence_files)}
         sentence_files = with_tokenizer_config(sentence_files, hub_config, tokenizer)
         layout, weights = choose_weights(source, objects, layout)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))

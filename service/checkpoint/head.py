@@ -68,7 +68,7 @@ def with_head(
         specs, is_tied = _untied(source.uri, values, sentence_files, names)
         if not any(spec.name == UNEMBED for spec in specs):
             return values
-        with _open_ranges(files, cache) as ranges:
+        with open_ranges(files, cache) as ranges:
             own = _has_own_head(specs, layout, ranges, is_tied=is_tied)
     except CheckpointError as error:
         logger.info("the head is chosen by config.json alone", extra={"uri": source.uri, "reason": str(error)})
@@ -101,7 +101,7 @@ def _untied(
 
 
 @contextmanager
-def _open_ranges(files: FileSet, cache: CheckpointCache | None) -> Iterator[RangeSource]:
+def open_ranges(files: FileSet, cache: CheckpointCache | None) -> Iterator[RangeSource]:
     """Open the files of a checkpoint where they are."""
     source = files.source
     kept = cache.find(source, files.objects) if cache is not None and isinstance(source, Bucket) else None

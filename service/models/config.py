@@ -71,8 +71,14 @@ class HubConfig:
         return replace(self, values={**self.values, **missing})
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        """Return a boolean, or the default where the key is absent or null."""
+        """Return a boolean, which may be written as 0 or 1, or the default where the key is absent or null.
+
+        Raises:
+            UnsupportedModel: the value is another one.
+        """
         value = self.values.get(key)
+        if value is not None and value not in (True, False):
+            raise self.refuse(f"{key} is {value!r}, which should be true or false.")
         return default if value is None else bool(value)
 
     def refuse_unless(self, key: str, *accepted: Any) -> None:

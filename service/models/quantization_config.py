@@ -55,11 +55,17 @@ FORMATS = {"nvfp4-pack-quantized": _NVFP4, "mxfp4-pack-quantized": "MXFP4 of com
 
 
 def quantization_of(values: Mapping[str, Any]) -> Any:
-    """Return the `quantization_config` of a file, which may lie in the part of its text model; None if it has none."""
-    text = values.get("text_config")
-    inner = text.get(KEY) if isinstance(text, Mapping) else None
+    """Return the `quantization_config` of a file; None if it has none.
+
+    It may lie in the part of a text model, or have its first name, which compressed-tensors alone used.
+    """
+    text, former = values.get("text_config"), values.get("compression_config")
     found = values.get(KEY)
-    return inner if found is None else found
+    if found is None and isinstance(text, Mapping):
+        found = text.get(KEY)
+    if found is None and isinstance(former, Mapping):
+        return {"quant_method": "compressed-tensors", **former}
+    return former if found is None else found
 
 
 def read_layer_storage(uri: str, values: Mapping[str, Any]) -> LayerStorage | None:
@@ -72,16 +78,15 @@ def read_layer_storage(uri: str, values: Mapping[str, Any]) -> LayerStorage | No
     Raises:
         UnsupportedModel: the weights are quantized in a way that is not served; names the field.
     """
-    if values.get("compression_config") is not None:
-        raise refusal(uri, "compression_config is not served")
     config = quantization_of(values)
     if config is None:
         return None
     if not isinstance(config, Mapping):
         raise refusal(uri, f"{KEY} = {config!r} is not served")
-    method = config.get("quant_method")
-    form = config.get("format") or config.get("quant_algo")
-    if form in FORMATS:
+    method, form = config.get("quant_method"), config.get("format") or config.get("quant_algo")
+    if not isinstance(method, str):
+        raise refusal(uri, f"{KEY}.quant_method = {method!r} is not served")
+    if isinstance(form, str) and form in FORMATS:
         raise refusal(uri, f"the weights are quantized in {FORMATS[form]} ({form}), which is not served")
     if method == "compressed-tensors":
         return read_compressed_tensors(uri, config, is_tied=bool(values.get("tie_word_embeddings")))

@@ -24,7 +24,6 @@ from service.checkpoint.layout import INDEX, PICKLED_INDEX, SnapshotLayout, dete
 from service.checkpoint.limits import LoadLimits
 from service.checkpoint.weight_files import choose_weights
 from service.errors import MalformedCheckpoint, SettingsError
-from service.models.adapted import adapted_tensors
 from service.models.weight_spec import bare_name
 from service.observability.progress import Progress
 from service.settings import Settings
@@ -37,7 +36,7 @@ from service.storage.retry import RetryBudget, TransferLimits
 from service.storage.source import Source, open_source
 from service.storage.store import ObjectStore, open_store
 from service.weights.headers import merged, read_headers
-from service.weights.low_rank import LowRankUpdate
+from service.weights.low_rank import Update
 from service.weights.safetensors import WIDE_DTYPES, TensorEntry
 from service.weights.safetensors_file import SafetensorsFile, tensor_bytes
 
@@ -51,7 +50,7 @@ READ_BYTES = 8 * 1024 * 1024
 MAX_GROWTH = 2  # shared tensors are written separately; a tied embedding doubles the size of a small model
 
 type FileTensors = dict[str, tuple[OpenFile, TensorEntry]]
-type Updates = Mapping[str, LowRankUpdate]  # by the bare name of the tensor, in the layout of the checkpoint
+type Updates = Mapping[str, Update]  # by the bare name of the tensor, in the layout of the checkpoint
 
 
 def convert(source_uri: str, target_uri: str, settings: Settings, adapter_uri: str | None = None) -> int:
@@ -108,7 +107,7 @@ def _updates(
     assert located.adapter is not None, "it was asked for"
     specs = weight_specs(settings, located)
     limits = LoadLimits(cache, Progress(), settings.stream_staging_bytes)
-    tensors = adapted_tensors(specs)
+    tensors = {source.name: source for spec in specs for source in spec.sources}
     return {
         bare_name(name): update.transposed if tensors[name].is_transposed else update
         for name, update in read_updates(located.adapter, specs, limits).items()

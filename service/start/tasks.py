@@ -197,10 +197,11 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
         from service.text.load import load_chat_template, load_tokenizer, read_preprocessor, special_tokens_of
 
         uri, config = checkpoint.tokenizer.source.uri, checkpoint.hub_config
+        special = special_tokens_of(tokenizer_files, uri, config)
         tool_call_parser = context.settings.tool_call_parser
         template = load_chat_template(
             tokenizer_files,
-            special_tokens_of(tokenizer_files, uri, config).names,
+            special.names,
             uri,
             is_trusted=uri == demo_uri(),
             tool_call_parser=None if tool_call_parser == "auto" else tool_call_parser,
@@ -209,7 +210,7 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
         if generation is None:
             generation = read_json(tokenizer_files, GENERATION_CONFIG, uri)
         parse = partial(_parse_once, context.common.tokenizers)
-        tokenizer = load_tokenizer(tokenizer_files, uri, parse, config=config, generation=generation)
+        tokenizer = load_tokenizer(tokenizer_files, uri, parse, config=config, generation=generation, special=special)
         if checkpoint.sentence_files and read_sentence_config(uri, checkpoint.sentence_files).lowers:
             from service.text.lowercase import lowercased
 

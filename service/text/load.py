@@ -21,7 +21,6 @@ from service.errors import MalformedCheckpoint, MissingFile
 from service.text.class_options import ClassOptions
 from service.text.generation_defaults import MAX_TOP_K, RANGES, GenerationDefaults
 from service.text.json_file import read_json
-from service.text.own_vocabulary import own_names, own_tokenizer
 from service.text.special_tokens import CONFIG as TOKENIZER_CONFIG
 from service.text.special_tokens import SpecialTokens, read_special_tokens
 from service.text.tokenizer import Tokenizer
@@ -72,6 +71,7 @@ def load_tokenizer(
     *,
     config: Mapping[str, Any] = MappingProxyType({}),
     generation: Mapping[str, Any] | None = None,
+    special: SpecialTokens | None = None,
 ) -> Tokenizer:
     """Read a tokenizer from the folder of a checkpoint.
 
@@ -81,6 +81,7 @@ def load_tokenizer(
         parse: returns the tokenizer of files; it may be one that other models use, too.
         config: the model's config.json, which may lie elsewhere.
         generation: the model's generation_config.json, if it lies elsewhere.
+        special: what `special_tokens_of` returns, if the caller has it.
 
     Raises:
         MissingFile: there is neither a tokenizer.json nor a vocabulary of a known class.
@@ -88,14 +89,17 @@ def load_tokenizer(
     """
     uri = uri or str(folder)
     path = folder / "tokenizer.json"
-    special, options = special_tokens_of(folder, uri, config), ClassOptions()
+    special, options = special or special_tokens_of(folder, uri, config), ClassOptions()
     if path.is_file():
         content = path.read_bytes()
         options = ClassOptions.read(read_json(folder, TOKENIZER_CONFIG, uri), config)
-    elif (made := own_tokenizer(folder, uri, config)) is not None:
-        content, special = made, special._replace(added=(), named=(), stated_ids={})  # which it has
     else:
-        raise MissingFile(uri, _missing_tokenizer_message(folder))
+        from service.text.own_vocabulary import own_tokenizer  # which hardly any start needs
+
+        made = own_tokenizer(folder, uri, config)
+        if made is None:
+            raise MissingFile(uri, _missing_tokenizer_message(folder))
+        content, special = made, special._replace(added=(), named=(), stated_ids={})  # which it has
     try:
         backend = parse(TokenizerFiles(content, special, options))
     except Exception as error:  # the library raises bare Exception
@@ -188,9 +192,18 @@ def _template_sources(folder: Path, uri: str) -> dict[str, tuple[str, str]]:
         except UnicodeDecodeError as error:
             raise MalformedCheckpoint(uri, file, "is not UTF-8 text") from error
     if found and "default" not in found:
-        if len(found) > 1:
-            raise MalformedCheckpoint(uri, next(iter(found.values()))[0], f"no template is the 'default': {[*found]}")
-        found = {"default": next(iter(found.values()))}
+        if len(found) == 1:
+            return {"default": next(iter(found.values()))}
+        file = next(iter(found.values()))[0]
+        from service.text.chat_template import VARIANTS
+
+        if found.keys().isdisjoint(VARIANTS):
+            raise MalformedCheckpoint(uri, file, f"no template is the 'default': {[*found]}")
+        # As in transformers, other chats are refused.
+        found["default"] = (
+            file,
+            "{{ raise_exception('the model has templates for chats with tools or documents alone') }}",
+        )
     return found
 
 
@@ -216,8 +229,11 @@ def _missing_tokenizer_message(folder: Path) -> str:
 
 def special_tokens_of(folder: Path, uri: str, config: Mapping[str, Any] = MappingProxyType({})) -> SpecialTokens:
     """Return the tokens that a checkpoint names and adds; raises as `read_special_tokens`."""
-    has_own = not (folder / "tokenizer.json").is_file()
-    return read_special_tokens(folder, uri, own_names(folder, uri, config) if has_own else None)
+    if (folder / "tokenizer.json").is_file():
+        return read_special_tokens(folder, uri)
+    from service.text.own_vocabulary import own_names  # which hardly any start needs
+
+    return read_special_tokens(folder, uri, own_names(folder, uri, config))
 
 
 def _num_rows(config: Mapping[str, Any]) -> int | None:

@@ -16,7 +16,7 @@ from service.errors import UnquantizableWeights
 from service.models.weight_spec import WeightSpec
 from service.weights.cast import cast_into
 from service.weights.headers import check_tensors
-from service.weights.low_rank import LowRankUpdate
+from service.weights.low_rank import Update
 from service.weights.populated import populated_memory
 from service.weights.quantization import RowQuantizer, UnquantizableRow, checked_scales
 
@@ -47,7 +47,7 @@ class Assembly:
         self,
         specs: Sequence[WeightSpec],
         mesh: "DeviceMesh | None",
-        updates: Mapping[str, LowRankUpdate] | None = None,
+        updates: Mapping[str, Update] | None = None,
         *,
         on_placed: Callable[[np.ndarray], None] = lambda array: None,
     ) -> None:
@@ -133,7 +133,7 @@ class Assembly:
             values: shape [n], of the stored type; copied.
         """
         if tensor in self._updates:
-            values = self._updates[tensor].added_to(first, values)
+            values = self._updates[tensor].applied_to(first, values)
         for spec, index in self._users.get(tensor, ()):
             source = spec.sources[index]
             begin, end = source.elements
@@ -238,7 +238,7 @@ def assemble_weights(
     *,
     mesh: "DeviceMesh | None",
     uri: str = "memory",
-    updates: Mapping[str, LowRankUpdate] | None = None,
+    updates: Mapping[str, Update] | None = None,
 ) -> "dict[str, np.ndarray | jax.Array]":
     """Assemble all weights from tensors in memory, and place them if there is a mesh.
 

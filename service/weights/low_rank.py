@@ -1,6 +1,7 @@
-"""Updates of weights by products of two narrow matrices, added while the elements of a weight arrive.
+"""Updates of weights while their elements arrive: a product of two narrow matrices is added, or values replace them.
 
-Source: Hu et al. 2021, arXiv:2106.09685, section 4.1 (LoRA).
+Source: Hu et al. 2021, arXiv:2106.09685, section 4.1 (LoRA); PEFT `utils/other.py` (ModulesToSaveWrapper) and
+`tuners/trainable_tokens/layer.py` (get_merged_weights).
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class LowRankUpdate:
         with np.errstate(over="ignore", invalid="ignore"):
             return float((np.abs(self.b) @ np.abs(self.a).max(axis=1)).max())
 
-    def added_to(self, first: int, values: np.ndarray) -> Float[np.ndarray, " element"]:
+    def applied_to(self, first: int, values: np.ndarray) -> Float[np.ndarray, " element"]:
         """Return consecutive elements of a weight with the update added, as float32.
 
         Args:
@@ -48,3 +49,39 @@ class LowRankUpdate:
             low, high = max(first, start), min(end, start + len(update))
             sums[low - first : high - first] += update[low - start : high - start]
         return sums
+
+
+@dataclass(frozen=True)
+class TrainedValues:
+    """What takes the place of a tensor or of some of its rows, or what is added to it."""
+
+    values: Float[np.ndarray, "..."]  # of any floating type
+    rows: tuple[int, ...] | None = None  # of the tensor, ascending, that they are; None for the whole tensor
+    is_added: bool = False
+    product: LowRankUpdate | None = None  # what is added to the whole tensor that takes the place
+
+    @property
+    def transposed(self) -> "TrainedValues":
+        """The same update of a weight whose last two axes are exchanged; of some rows there is none."""
+        assert self.rows is None, "embeddings are stored one way"
+        product = None if self.product is None else self.product.transposed
+        return TrainedValues(np.swapaxes(self.values, -1, -2), None, self.is_added, product)
+
+    def applied_to(self, first: int, values: np.ndarray) -> Float[np.ndarray, " element"]:
+        """Return consecutive elements of a tensor as they are after the update, in float32; as `LowRankUpdate`."""
+        end, made = first + len(values), np.empty(len(values), np.float32)
+        if self.rows is None:
+            cast_into(made, self.values.reshape(-1)[first:end])
+            if self.is_added:
+                return made + values.astype(np.float32)
+            return made if self.product is None else self.product.applied_to(first, made)
+        cast_into(made, values)
+        width = self.values.shape[-1]
+        for row, own in zip(self.rows, self.values, strict=True):
+            low, high = max(first, row * width), min(end, (row + 1) * width)
+            if low < high:
+                made[low - first : high - first] = own[low - row * width : high - row * width].astype(np.float32)
+        return made
+
+
+type Update = LowRankUpdate | TrainedValues

@@ -19,7 +19,7 @@ from service.storage.objects import read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
 from service.storage.seekable import SeekableReader
-from service.weights.low_rank import BLOCK_ELEMENTS, LowRankUpdate
+from service.weights.low_rank import BLOCK_ELEMENTS, Update
 from service.weights.safetensors import WIDE_DTYPES, TensorEntry
 from service.weights.strided import in_order
 
@@ -41,7 +41,7 @@ class SafetensorsFile(SeekableReader):
         self,
         tensors: Mapping[str, tuple[OpenFile, TensorEntry]],
         budget: RetryBudget,
-        updates: Mapping[str, LowRankUpdate] | None = None,
+        updates: Mapping[str, Update] | None = None,
     ) -> None:
         """Lay out the file; nothing is read yet.
 
@@ -98,11 +98,11 @@ class SafetensorsFile(SeekableReader):
         return self._whole[1][first : first + num_bytes]
 
 
-def _updated(file: OpenFile, name: str, elements: np.ndarray, update: LowRankUpdate) -> np.ndarray:
+def _updated(file: OpenFile, name: str, elements: np.ndarray, update: Update) -> np.ndarray:
     """Return the elements of a tensor, of shape [n], with an update added, in their own type."""
     sums = np.empty_like(elements)
     for first in range(0, len(elements), BLOCK_ELEMENTS):
-        part = update.added_to(first, elements[first : first + BLOCK_ELEMENTS]).astype(elements.dtype)
+        part = update.applied_to(first, elements[first : first + BLOCK_ELEMENTS]).astype(elements.dtype)
         if not np.isfinite(part.astype(np.float32)).all():
             reason = f"its sum with the adapter's update is not finite in {elements.dtype.name}."
             raise MalformedCheckpoint(file.source.uri, name, reason)

@@ -25,7 +25,7 @@ from service.weights.assembly import Assembly
 from service.weights.consumer import TensorConsumer
 from service.weights.copies import CopySums, Sums, check_copies
 from service.weights.headers import TensorCopy, entries_of, read_headers, stored_tensors
-from service.weights.low_rank import LowRankUpdate
+from service.weights.low_rank import Update
 from service.weights.names import Resolution, shown
 from service.weights.packed.layers import PackedWeights
 from service.weights.safetensors import Header, TensorEntry
@@ -60,7 +60,7 @@ def stream_weights(
     opened: OpenFiles,
     *,
     mesh: "DeviceMesh | None" = None,
-    updates: Mapping[str, LowRankUpdate] = MappingProxyType({}),
+    updates: Mapping[str, Update] = MappingProxyType({}),
     max_staging_bytes: int,
 ) -> StreamedWeights:
     """Load all weights, and place them if there is a mesh; a failing disk loses only the copies.

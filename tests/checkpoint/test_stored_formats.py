@@ -140,9 +140,9 @@ def cast(tensor: str, dtype: Any) -> Callable[[dict[str, np.ndarray]], None]:
         ("w4a16", added(f"{UP}.weight_zero_point"), MalformedCheckpoint, "weight_zero_point: 1 tensors .* no place"),
         (
             "fp8 by row",
-            added(f"{UP}.weight_zero_point"),
+            added(f"{UP}.input_global_scale"),
             MalformedCheckpoint,
-            "weight_zero_point: 1 tensors .* no place",
+            "input_global_scale: 1 tensors .* no place",
         ),
     ],
 )

@@ -23,7 +23,11 @@ case "$call" in
   *"$FAILING"*) exit 1 ;;
   *"output -json"*) echo '{"a": 1}' ;;
   *"output -raw"*) echo "levserve $(printf %s "$*" | tr ' ' '\\n' | tail -n 1)" ;;
+  *"config get account"*) echo "${ACCOUNT:-me@example.com}" ;;
   *"config get"*) echo my-project ;;
+  "gcloud version"*) printf '{"Google Cloud SDK": "%s"}' "${GCLOUD_VERSION:-528.0.0}" ;;
+  "terraform version"*) printf '{"terraform_version": "%s"}' "${TERRAFORM_VERSION:-1.11.4}" ;;
+  *"billing projects describe"*) echo billingAccounts/0A-1B ;;
 esac
 """
 
@@ -115,7 +119,69 @@ def test_a_value_that_is_missing_is_named_before_anything_is_made(deploy):
     code, said, calls = deploy("cloud-run", MODEL="")
     assert code != 0
     assert "MODEL has no value" in said
-    assert not any(call.startswith("terraform") for call in calls)
+    assert not any(call.startswith("terraform -chdir") for call in calls)
+
+
+WRONG = [
+    {"MODEL": "terraform"},
+    {"MODEL": "hf://org"},
+    {"MODEL": "gs:/bucket/x"},
+    {"GPU": "l5"},
+    {"GPU": "nvidia-14"},
+    {"REGION": "us-central1-a"},
+    {"PROJECT": "My Project"},
+    {"MODEL_BUCKET": "gs://my-bucket"},
+    {"MODEL_BUCKET": "same", "BUNDLE_BUCKET": "same"},
+    {"ALERT_EMAIL": "me"},
+    {"MONTHLY_BUDGET": "100 EUR"},
+    {"TERRAFORM_VERSION": "1.10.5"},
+    {"GCLOUD_VERSION": "400.0.0"},
+]
+WRONG_TPU = [{"TPU": "v7"}, {"TPU": "v5e-2"}, {"ZONE": "us-east1-a"}, {"ZONE": "a"}, {"CAPACITY": "on demand"}]
+
+
+@pytest.mark.parametrize(
+    ("target", "given"), [*(("cloud-run", given) for given in WRONG), *(("gke", given) for given in WRONG_TPU)]
+)
+def test_a_typo_is_one_line_before_anything_is_made(deploy, target, given):
+    code, said, calls = deploy(target, **given)
+    [line] = [line for line in said.splitlines() if not line.startswith("$ ")]
+    assert code == 1
+    assert line.endswith("Nothing was made.")
+    made = ("services enable", " apply", " init", "rsync", "import", "submit")
+    assert [call for call in calls if any(part in call for part in made)] == []
+
+
+def test_a_tool_that_is_missing_is_one_line(deploy, tmp_path):
+    (tmp_path / "bin" / "terraform").unlink()
+    code, said, calls = deploy("cloud-run")
+    assert (code, calls) == (1, ["gcloud version --format=json"])
+    assert said.splitlines()[-1].startswith("terraform is not installed: https://")
+
+
+def test_short_names_a_service_account_and_chosen_buckets(deploy, tmp_path):
+    account = "ci@my-project.iam.gserviceaccount.com"
+    chosen = {"MODEL_BUCKET": "mine", "ALERT_EMAIL": "ops@example.com", "MONTHLY_BUDGET": "300"}
+    code, said, calls = deploy("cloud-run", GPU="rtx", MODEL="org/name", ACCOUNT=account, **chosen)
+    assert code == 0, said
+    assert "levserve import hf://org/name gs://mine/name" in calls
+    written = (tmp_path / "clone/terraform/cloud_run_gpu/deploy.auto.tfvars").read_text()
+    assert 'gpu_type      = "nvidia-rtx-pro-6000"' in written
+    assert f'invokers      = ["serviceAccount:{account}"]' in written
+    foundation = (tmp_path / "clone/terraform/foundation/deploy.auto.tfvars").read_text()
+    assert 'model_bucket_name  = "mine"' in foundation
+    assert 'billing_account    = "0A-1B"\nmonthly_budget     = 300' in foundation
+    assert "about 3.20 USD for each hour" in said
+    code, said, _ = deploy("cloud-run", GPU="l4", MODEL="org/name")
+    kept = (tmp_path / "clone/terraform/cloud_run_gpu/deploy.auto.tfvars.before").read_text()
+    assert (code, kept) == (0, written)
+
+
+def test_a_pause_scales_down_and_deletes_nothing(deploy):
+    code, said, calls = deploy("pause")
+    assert code == 0, said
+    assert are_in_order(calls, "cloud_run_gpu apply -var=min_instances=0", "scale deployment --all --replicas=0")
+    assert not any(" destroy" in call for call in calls)
 
 
 def test_a_folder_that_is_no_checkpoint_is_named(deploy):

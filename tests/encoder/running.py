@@ -39,10 +39,10 @@ class Tiny:
             found |= {plan.texts[place].number: states for place, states in rows.items()}
         return [found[index] for index in range(len(texts))]
 
-    def vectors(self, *texts: list[int], second_from: list[int] | None = None) -> np.ndarray:
+    def vectors(self, *texts: list[int], second_from: list[int] | None = None, prompt_tokens: int = 0) -> np.ndarray:
         """Encode texts, or pairs, together in as few steps as they take."""
         batcher = Batcher(self.runner.shapes)
-        request = EncodeRequest("r", tuple(map(tuple, texts)), tuple(second_from or ()))
+        request = EncodeRequest("r", tuple(map(tuple, texts)), tuple(second_from or ()), prompt_tokens)
         batcher.add(request)
         found: dict[int, np.ndarray] = {}
         while (plan := batcher.plan(self.runner.usable_buckets())) is not None:

@@ -178,6 +178,8 @@ def pooled(hidden: np.ndarray, pooling: str) -> np.ndarray:
         "cls_token": hidden[0],
         "mean_tokens": hidden.mean(0),
         "max_tokens": hidden.max(0),
+        "mean_sqrt_len_tokens": hidden.sum(0) / math.sqrt(len(hidden)),
+        "weightedmean_tokens": np.average(hidden, axis=0, weights=np.arange(len(hidden)) + 1),
         "lasttoken": hidden[-1],
     }[pooling]
 

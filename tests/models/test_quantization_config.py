@@ -151,6 +151,6 @@ def test_what_is_not_served_is_refused_by_name(config: Any, named: str):
     assert "Served are checkpoints of compressed-tensors (W8A8-int8" in str(error.value)
 
 
-def test_an_older_key_is_refused_too():
-    with pytest.raises(UnsupportedModel, match="compression_config is not served"):
-        read_layer_storage("m", {"compression_config": W8A8})
+def test_the_first_name_of_the_key_counts_too():
+    former = {key: value for key, value in W8A8.items() if key != "quant_method"}
+    assert read_layer_storage("m", {"compression_config": former}) == read(W8A8)

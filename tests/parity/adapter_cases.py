@@ -49,7 +49,13 @@ class AdapterCase:
         """Draw every tensor of the adapter, under the names that PEFT wrote."""
         with np.load(self.reference_path) as kept:
             shapes = {str(name): tuple(map(int, shape.split())) for name, shape in kept["shapes"]}
-        return {name: draw("adapter", name, shape) for name, shape in shapes.items()}
+        return {name: self.draw(name, shape) for name, shape in shapes.items()}
+
+    def draw(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Draw a tensor; the head of a model that PEFT ties has the values of its embedding."""
+        if self.lora.get("ensure_weight_tying"):
+            name = name.replace("lm_head", "model.embed_tokens")
+        return draw("adapter", name, shape)
 
     def save(self, folder: Path, **changed: Any) -> Path:
         """Write the adapter as PEFT does, with some values of its configuration changed."""
@@ -88,4 +94,29 @@ ADAPTER_CASES = (
     ),
     AdapterCase("fused", "phi3", {"r": 4, "target_modules": ["qkv_proj", "gate_up_proj", "down_proj"]}),
     AdapterCase("gpt2", "gpt2", {"r": 4, "target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}),
+)
+_TOKENS = {"r": 2, "target_modules": ["q_proj"], "trainable_token_indices": [7, 1, 30]}
+# Adapters that change more than linear layers, which only a merge can serve.
+MERGED_CASES = (
+    AdapterCase(
+        "modules_to_save",
+        "llama_grouped_heads",
+        {"r": 2, "target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head", "norm"]},
+    ),
+    AdapterCase(
+        "tied_modules_to_save",
+        "llama_tied",
+        {
+            "r": 2,
+            "target_modules": ["v_proj"],
+            "modules_to_save": ["embed_tokens"],
+            "ensure_weight_tying": True,
+        },
+    ),
+    AdapterCase("tokens", "llama_grouped_heads", _TOKENS),
+    AdapterCase("tied_tokens", "llama_tied", _TOKENS),
+    AdapterCase("lora_bias", "qwen2", {"r": 2, "target_modules": ["q_proj", "v_proj"], "lora_bias": True}),
+    AdapterCase("bias_all", "qwen2", {"r": 2, "target_modules": ["q_proj"], "bias": "all"}),
+    AdapterCase("bias_lora_only", "qwen2", {"r": 2, "target_modules": ["q_proj"], "bias": "lora_only"}),
+    AdapterCase("head", "llama_grouped_heads", {"r": 2, "target_modules": ["q_proj", "lm_head"]}),
 )

@@ -16,8 +16,7 @@ import torch
 import transformers
 from safetensors.numpy import load_file, save_file
 
-from tests.parity.adapter_cases import ADAPTER_CASES, AdapterCase
-from tests.parity.family_cases import draw
+from tests.parity.adapter_cases import ADAPTER_CASES, MERGED_CASES, AdapterCase
 from tests.parity.make_references import reference_model
 
 
@@ -31,14 +30,15 @@ def base_model(case: AdapterCase, folder: str) -> transformers.PreTrainedModel:
 
 def main() -> None:
     """Write one file a case; of the named cases, if any is named."""
-    names = sys.argv[1:] or [case.name for case in ADAPTER_CASES]
+    cases = (*ADAPTER_CASES, *MERGED_CASES)
+    names = sys.argv[1:] or [case.name for case in cases]
     versions = {"peft": peft.__version__, "torch": torch.__version__}
-    for case in (case for case in ADAPTER_CASES if case.name in names):
+    for case in (case for case in cases if case.name in names):
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as adapter:
             config = peft.LoraConfig(task_type="CAUSAL_LM", **case.lora)
             peft.get_peft_model(base_model(case, folder), config).save_pretrained(adapter)
             shapes = {name: t.shape for name, t in load_file(f"{adapter}/adapter_model.safetensors").items()}
-            drawn = {name: draw("adapter", name, shape) for name, shape in shapes.items()}
+            drawn = {name: case.draw(name, shape) for name, shape in shapes.items()}
             save_file(drawn, f"{adapter}/adapter_model.safetensors", {"format": "pt"})
             with open(f"{adapter}/adapter_config.json") as file:
                 written = json.load(file)

@@ -19,6 +19,25 @@ from tests.parity.saved_cases import SPELLINGS, family_values
 SCRIPT = Path(__file__).with_name("saved_process.py")
 REFERENCES = Path(__file__).parent / "references" / "saved_configs.json.gz"
 CASES = {**SPELLINGS, **{f"family_{name}": values for name, values in family_values().items()}}
+# Their configurations have keys that transformers keeps and does not read.
+KEYS_OF_NO_USE = {"llama_layer_types", "mistral_biases"}
+MAX_MODEL_LEN = {"family_phi4_mini_long": 48}  # what the operator asks for, of texts longer than the short context
+# Keys that transformers takes from a file, or ignores, and that are no fields of its configurations.
+_NO_FIELDS = ("clip_qkv", "sliding_window_pattern", "global_attn_every_n_layers")
+
+
+def other_defaults(model_type: str, theirs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the defaults of a family that are not those of transformers, each with theirs."""
+    keys, found = FAMILY_KEYS[model_type], {}
+    for key, default in keys.defaults.items():
+        names = [key, *(other for other, name in keys.aliases.items() if name == key)]
+        given = [theirs[name] for name in names if name in theirs]
+        # Null is what transformers computes others of; and it nulls a window that is not used.
+        is_computed = default is None or (key == "sliding_window" and "use_sliding_window" in theirs)
+        is_of_whole = key == "tie_word_embeddings" and not given  # a part has none
+        if key not in _NO_FIELDS and not is_computed and not is_of_whole and default not in given:
+            found[key] = (default, given)
+    return found
 
 
 def run(python: str, folder: Path, cases: dict[str, dict[str, Any]]) -> str:

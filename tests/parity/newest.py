@@ -26,8 +26,9 @@ def load_weights(model: Decoder, folder: Path) -> dict[str, jax.Array]:
     return {name: jnp.asarray(weight) for name, weight in loaded.weights.items()}
 
 
-def logits_of(folder: Path, config: str = "config.json") -> np.ndarray:
+def logits_of(folder: Path, config: str, max_model_len: int | None = None) -> np.ndarray:
     """Return the logits of the folder's tokens, of shape [token, vocabulary], by one of its configurations."""
-    model = Decoder(read_config(str(folder), json.loads((folder / config).read_text())), kernel=PagedReference())
+    values = json.loads((folder / config).read_text())
+    model = Decoder(read_config(str(folder), values, max_model_len), kernel=PagedReference())
     token_ids = np.load(folder / "token_ids.npy")
     return logits_by_chunk(model, load_weights(model, folder), token_ids, len(token_ids))

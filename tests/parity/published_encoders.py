@@ -639,6 +639,24 @@ GEMMA_PROMPTS = {
     "Clustering": "task: clustering | query: ",
 }
 
+SAVED_BY_6 = {
+    "modules.json": [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+    ],
+    "sentence_bert_config.json": {
+        "transformer_task": "sequence-classification",
+        "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+        "module_output_name": "scores",
+    },
+    "config_sentence_transformers.json": {
+        "__version__": {"sentence_transformers": "6.2.0", "transformers": "5.24.0", "pytorch": "2.13.0"},
+        "activation_fn": IDENTITY,
+        "default_prompt_name": None,
+        "model_type": "CrossEncoder",
+        "prompts": {},
+    },
+}
+
 PUBLISHED_ENCODERS = (
     PublishedEncoder(
         "all-MiniLM-L6-v2", BERT, "wordpiece", OF_BERT, sentence_files("mean_tokens", NORM, length=up_to(256))
@@ -652,7 +670,6 @@ PUBLISHED_ENCODERS = (
         "mpnet",
         OF_MPNET,
         sentence_files("mean_tokens", NORM, length=up_to(384)),
-        quick=True,
     ),
     PublishedEncoder(
         "multi-qa-mpnet-base-dot-v1", MPNET, "mpnet", OF_MPNET, sentence_files("cls_token", length=up_to(512))
@@ -891,6 +908,14 @@ PUBLISHED_ENCODERS = (
         },
         "wordpiece",
         OF_BERT,
+        is_reranker=True,
+    ),
+    PublishedEncoder(
+        "ms-marco-MiniLM-L6-v2-saved-by-6",
+        BERT | ONE_LABEL | {"architectures": ["BertForSequenceClassification"]},
+        "wordpiece",
+        OF_BERT,
+        SAVED_BY_6,
         is_reranker=True,
     ),
     PublishedEncoder(

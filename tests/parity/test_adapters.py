@@ -17,7 +17,7 @@ from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.observability.progress import Progress
 from service.storage.local import LocalSource
-from tests.parity.adapter_cases import ADAPTER_CASES, AdapterCase
+from tests.parity.adapter_cases import ADAPTER_CASES, MERGED_CASES, AdapterCase
 from tests.parity.cases import Case
 from tests.parity.test_reference_logits import logits_by_chunk
 from tests.served import DEMO
@@ -42,7 +42,7 @@ def merged_logits(base: Path, adapter: Path | None, token_ids: np.ndarray) -> np
     return logits_by_chunk(model, loaded.weights, token_ids, len(token_ids))
 
 
-@pytest.mark.parametrize("case", ADAPTER_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*ADAPTER_CASES, *MERGED_CASES], ids=lambda case: case.name)
 def test_logits_equal_those_of_pefts_merge(case: AdapterCase, tmp_path: Path):
     base, adapter = save_base(case.model, tmp_path / "base"), case.save(tmp_path / "adapter")
     logits = merged_logits(base, adapter, case.model.token_ids)

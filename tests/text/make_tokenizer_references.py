@@ -130,7 +130,7 @@ def made():
     )
     yield "albert", transformers.AlbertTokenizer(vocab=unigram(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]))
     yield "t5", transformers.T5Tokenizer(vocab=unigram(["<pad>", "</s>", "<unk>"]), extra_ids=3)
-    yield "generic", TokenizersBackend(tokenizer_object=pair("GPT2Tokenizer", END)._tokenizer, eos_token=END[0])
+    yield "generic", TokenizersBackend(tokenizer_object=pair("GPT2Tokenizer", END).backend_tokenizer, eos_token=END[0])
 
 
 def edited(folder):
@@ -218,7 +218,7 @@ def expected(tokenizer):
         "bare": bare[:NUM_STORED],
         "whole": whole[:NUM_STORED],
         "ids": digest([bare, whole]),
-        "decoded": digest([tokenizer._tokenizer.decode(ids, skip_special_tokens=True) for ids in whole]),
+        "decoded": digest([tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True) for ids in whole]),
         "shown": digest([tokenizer.decode(ids) for ids in bare])
         if not tokenizer.clean_up_tokenization_spaces
         else None,

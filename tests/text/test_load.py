@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from service.errors import MalformedCheckpoint, MissingFile
+from service.errors import InvalidParameter, MalformedCheckpoint, MissingFile
 from service.text.generation_defaults import GenerationDefaults
 from service.text.load import load_chat_template, load_tokenizer
 from tests.text.small_tokenizers import byte_level
@@ -120,6 +120,26 @@ def test_of_several_named_templates_the_default_is_taken(tmp_path):
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
     write(tmp_path, "tokenizer_config.json", {"chat_template": named})
     assert load_chat_template(tmp_path, {}, is_trusted=True).render(USER) == "plain"
+
+
+def test_without_a_default_template_chats_of_the_named_kinds_are_served(tmp_path):
+    named = [{"name": "tool_use", "template": "{{ tools }}"}, {"name": "rag", "template": "{{ documents }}"}]
+    write(tmp_path, "tokenizer_config.json", {"chat_template": named})
+    template = load_chat_template(tmp_path, {}, is_trusted=True)
+    assert template.chosen(has_tools=True, has_documents=False).source == "{{ tools }}"
+    assert template.chosen(has_tools=False, has_documents=True).source == "{{ documents }}"
+    with pytest.raises(InvalidParameter, match="tools or documents alone"):
+        template.chosen(has_tools=False, has_documents=False).render(USER)
+
+
+def test_templates_in_files_of_their_own_have_their_names(tmp_path):
+    write(tmp_path, "tokenizer_config.json", {"chat_template": [{"name": "rag", "template": "old"}]})
+    write(tmp_path, "chat_template.jinja", "plain")
+    (tmp_path / "additional_chat_templates").mkdir()
+    write(tmp_path / "additional_chat_templates", "tool_use.jinja", "tools")
+    template = load_chat_template(tmp_path, {}, is_trusted=True)
+    choices = [template.chosen(has_tools=tools, has_documents=not tools).source for tools in (True, False)]
+    assert (template.source, choices) == ("plain", ["tools", "plain"])
 
 
 @pytest.mark.parametrize("stated", [7, [], [{"name": "a", "template": "x"}, {"name": "b", "template": "y"}], "{{"])

@@ -22,11 +22,11 @@ def test_any_run_of_elements_gets_its_part(first: int, number: int, block: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(low_rank, "BLOCK_ELEMENTS", block)
         run = WEIGHT.reshape(-1)[first : first + number]
-        np.testing.assert_allclose(UPDATE.added_to(first, run), SUM.reshape(-1)[first : first + number], rtol=1e-5)
+        np.testing.assert_allclose(UPDATE.applied_to(first, run), SUM.reshape(-1)[first : first + number], rtol=1e-5)
 
 
 def test_a_transposed_update_is_that_of_the_transposed_weight():
-    added = UPDATE.transposed.added_to(0, np.ascontiguousarray(WEIGHT.T).reshape(-1))
+    added = UPDATE.transposed.applied_to(0, np.ascontiguousarray(WEIGHT.T).reshape(-1))
     np.testing.assert_allclose(added.reshape(12, 7), SUM.T, rtol=1e-5)
 
 

@@ -132,7 +132,8 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
     if kind.keeps_sent:
         document = kind.rewritten(document)
         for name in kind.keeps_sent:
-            for item, sent in zip(getattr(parsed, name) or (), document.get(name) or (), strict=True):
+            items: Sequence[WireObject] = getattr(parsed, name) or ()
+            for item, sent in zip(items, document.get(name) or (), strict=True):
                 vars(item)["sent"] = sent
     return parsed
 

@@ -31,10 +31,16 @@ def find_adapter(objects: Sequence[ObjectInfo]) -> AdapterFiles | None:
     """Return the adapter that a listing holds, or the newest of a run; None if it has no complete one."""
     steps = [int(match[1]) for info in objects if (match := _STEP.fullmatch(info.name))]
     for step in (None, *sorted(steps, reverse=True)):
-        found = named(objects, [CONFIG, WEIGHTS], "" if step is None else f"step-{step}/")
+        found = _files(objects, "" if step is None else f"step-{step}/")
         if len(found) == 2:
             return AdapterFiles(step, found)
     return None
+
+
+def _files(objects: Sequence[ObjectInfo], folder: str = "") -> tuple[ObjectInfo, ...]:
+    """Return the configuration and the tensors, pickled ones only where no others are there."""
+    config = named(objects, [CONFIG], folder)
+    return *config, *(named(objects, [WEIGHTS], folder) or named(objects, [PICKLED], folder))
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class LocatedAdapter:
     @property
     def weights(self) -> ObjectInfo:
         """The file of its tensors."""
-        return next(info for info in self.files.objects if info.name == WEIGHTS)
+        return next(info for info in self.files.objects if info.name != CONFIG)
 
 
 def locate_adapter(uri: str, open_source: OpenSource, variable: str = "ADAPTER_URI") -> LocatedAdapter:
@@ -68,7 +74,7 @@ def locate_adapter(uri: str, open_source: OpenSource, variable: str = "ADAPTER_U
     complete = find_adapter(objects)
     if complete is not None and complete.step is not None:
         return locate_adapter(f"{source.uri.rstrip('/')}/step-{complete.step}", open_source, variable)
-    found = named(objects, [CONFIG, WEIGHTS])
+    found = _files(objects)
     _check_files(source.uri, objects, found)
     config_file = next(info for info in found if info.name == CONFIG)
     try:
@@ -90,10 +96,9 @@ def _check_files(uri: str, objects: Sequence[ObjectInfo], found: Sequence[Object
                 "`python -m levanter.main.lora_lm` and run it again: it resumes, and writes the adapter as a folder.",
             )
         raise MissingFile(uri, f"{CONFIG} is missing, so this is not an adapter of PEFT.")
-    if WEIGHTS not in sizes:
-        remedy = " Save it with safe_serialization=True." if PICKLED in names else ""
-        raise MissingFile(uri, f"{WEIGHTS} is missing.{remedy}")
-    for name, limit in ((CONFIG, MAX_CONFIG_BYTES), (WEIGHTS, MAX_WEIGHTS_BYTES)):
+    if len(found) < 2:
+        raise MissingFile(uri, f"{WEIGHTS} is missing.")
+    for name, limit in ((CONFIG, MAX_CONFIG_BYTES), (found[1].name, MAX_WEIGHTS_BYTES)):
         # Defends against T37.
         if sizes[name] > limit:
             raise RefusedAdapter(uri, name, "size", f"is {sizes[name]:,} bytes; the limit is {limit:,}")

@@ -24,9 +24,6 @@ REFUSED = {
     "use_dora": "DoRA is not served; train with use_dora = false",
     "use_qalora": "QA-LoRA is not served",
     "use_bdlora": "BD-LoRA is not served",
-    "lora_bias": "biases of adapters are not served; train with lora_bias = false",
-    "modules_to_save": "whole modules are not served, only low-rank updates of linear layers",
-    "trainable_token_indices": "trained embeddings are not served",
     "target_parameters": "updates of parameters, such as those of experts, are not served",
     "layer_replication": "replicated layers are not served",
     "megatron_config": "layers of Megatron are not served",
@@ -35,6 +32,8 @@ REFUSED = {
     "monteclora_config": "MonteCLoRA is not served",
     "kasa_config": "KaSA, which changes the base model's weights, is not served",
 }
+# Fields by which an adapter changes more than linear layers: that is merged, but has no place in a slot.
+MERGED_ONLY = ("modules_to_save", "trainable_token_indices", "lora_bias")
 # Initializations that change the weights of the base model, to which the adapter is then relative.
 REFUSED_INITIALIZATIONS = ("pissa", "olora", "corda", "loftq", "lora_ga")
 # Fields that concern training, or say which layers an adapter has, as its tensors do too.
@@ -42,6 +41,7 @@ HARMLESS = (
     *("auto_mapping", "base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying", "eva_config"),
     *("exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights", "layers_pattern"),
     *("layers_to_transform", "loftq_config", "lora_alpha", "lora_dropout", "lora_ga_config", "megatron_core"),
+    *MERGED_ONLY,
     *("alpha_pattern", "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern", "revision"),
     *("runtime_config", "target_modules", "task_type", "use_rslora", "velora_config"),
 )
@@ -57,6 +57,15 @@ class AdapterConfig:
     ranks: "tuple[Pattern[int], ...]"  # the first that matches decides
     alphas: "tuple[Pattern[float], ...]"
     is_rank_stabilized: bool
+    trained: Mapping[str, Any]  # the fields of `MERGED_ONLY` that are set, and `bias`
+    ties: bool  # whether an embedding that is the head too was trained as both
+
+    def tokens_of(self, module: str) -> tuple[int, ...]:
+        """Return the ids of the tokens of an embedding that were trained, in the order of their rows."""
+        stated = self.trained.get("trainable_token_indices") or ()
+        if isinstance(stated, dict):
+            stated = next((ids for name, ids in stated.items() if f".{module}".endswith(f".{name}")), ())
+        return tuple(stated) if all(type(token) is int for token in stated) else ()
 
     def rank_of(self, module: str) -> int:
         """Return the rank of a layer's update, by its name in the base model."""
@@ -100,8 +109,8 @@ def read_adapter_config(uri: str, values: Mapping[str, Any]) -> AdapterConfig:
     for field, reason in REFUSED.items():
         if values.get(field):
             raise reading.refuse(field, reason)
-    if values.get("bias", "none") != "none":
-        raise reading.refuse("bias", f"is {values['bias']!r}; trained biases are not served, only 'none'")
+    if values.get("bias", "none") not in {"none", "all", "lora_only"}:
+        raise reading.refuse("bias", f"is {values['bias']!r}; PEFT knows 'none', 'all' and 'lora_only'")
     initialization = values.get("init_lora_weights")
     if isinstance(initialization, str) and initialization.lower().startswith(REFUSED_INITIALIZATIONS):
         reason = (
@@ -122,6 +131,9 @@ def read_adapter_config(uri: str, values: Mapping[str, Any]) -> AdapterConfig:
             Pattern(reading.alpha("alpha_pattern", v), names) for names, v in reading.patterns("alpha_pattern")
         ),
         is_rank_stabilized=bool(values.get("use_rslora")),
+        trained={key: values[key] for key in MERGED_ONLY if values.get(key)}
+        | ({"bias": values["bias"]} if values.get("bias", "none") != "none" else {}),
+        ties=bool(values.get("ensure_weight_tying")),
     )
 
 

@@ -46,7 +46,11 @@ def score_config(config: HubConfig, sentence_files: Mapping[str, Any]) -> Vector
     if num_labels != 1:
         message = f"config.json: a head with {num_labels} labels (id2label) is not served; a reranker has 1."
         raise UnsupportedModel(config.uri, message)
-    size, activation = config.required_int("hidden_size"), _activation(config, sentence_files.get(PROMPTS) or {})
+    model = sentence_files.get(PROMPTS) or {}
+    prompt = (model.get("prompts") or {}).get(model.get("default_prompt_name"))
+    if prompt:
+        raise UnsupportedModel(config.uri, f"{PROMPTS}: the default prompt {prompt!r} of a reranker is not served.")
+    size, activation = config.required_int("hidden_size"), _activation(config, model)
     model_type = str(config.values["model_type"])
     if model_type in DECODERS:
         score = DenseLayer("score", size, 1, has_bias=False, activation=activation)

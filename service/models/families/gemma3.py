@@ -29,6 +29,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
     """
     config.refuse_unless("quantization_config")
     text = resolved_part(config, "text_config")
+    text.refuse_unless("quantization_config")
     text.refuse_unless("final_logit_softcapping")  # which the model with images ignores
     encoder = _encoder(config, text)
     decoder = gemma3_text.read_config(text)

@@ -5,6 +5,7 @@ Source: transformers `models/granite/modeling_granite.py`, `models/granitemoe/mo
 """
 
 from dataclasses import replace
+from typing import Any
 
 from service.models.config import HubConfig
 from service.models.description import Attention, DecoderConfig, Experts, FeedForward, TensorNames
@@ -60,11 +61,18 @@ def _dense_hybrid(config: HubConfig, attention: Attention) -> tuple[Attention, F
     """Read a hybrid whose layers are all attention, and which has no experts."""
     if config.values["num_local_experts"] != 0:
         raise config.refuse("num_local_experts must be 0: of granitemoehybrid only the dense models are served.")
-    kinds = [FORMER_KINDS.get(kind, kind) for kind in config.values["layer_types"] or ["mamba"]]
-    if set(kinds) != {FULL} or len(kinds) != config.required_int("num_hidden_layers"):
+    kinds = [FORMER_KINDS.get(str(kind), kind) for kind in _list(config, "layer_types") or ["mamba"]]
+    if any(kind != FULL for kind in kinds) or len(kinds) != config.required_int("num_hidden_layers"):
         raise config.refuse("layer_types must name attention for each layer; Mamba's layers are not served.")
     config.refuse_unless("position_embedding_type", "rope", "nope")
     if config.values.get("position_embedding_type") != "rope":
         attention = replace(attention, rotation=None)
     size = config.required_int("shared_intermediate_size")
     return attention, FeedForward(size, config.activation("hidden_act"))
+
+
+def _list(config: HubConfig, key: str) -> list[Any]:
+    value = config.values[key]
+    if value is not None and not isinstance(value, list):
+        raise config.refuse(f"{key} is {value!r}, which should be a list.")
+    return value or []

@@ -24,6 +24,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
     """
     config.refuse_unless("quantization_config")
     text = resolved_part(config, "text_config")
+    text.refuse_unless("quantization_config")
     has_bias = text.flag("attention_bias")
     attention = llama.read_attention(text, has_bias=has_bias, has_output_bias=has_bias)
     layers = llama.pre_norm_layers(text, attention, llama.read_feed_forward(text, has_bias=text.flag("mlp_bias")))

@@ -75,9 +75,11 @@ def _encoder(config: HubConfig) -> PatchEncoder:
     activation = vision.activation("hidden_act")
     feed_forward = FeedForward(vision.required_int("intermediate_size"), activation, is_gated=False, has_bias=True)
     num_layers = vision.required_int("depth")
-    taps = tuple(vision.values["deepstack_visual_indexes"])
-    if sorted(set(taps)) != list(taps) or not all(type(tap) is int and 0 <= tap < num_layers for tap in taps):
-        raise config.refuse(f"deepstack_visual_indexes = {list(taps)!r} are not layers in order.")
+    named = vision.values["deepstack_visual_indexes"]
+    taps = tuple(named) if isinstance(named, list) else ()
+    are_layers = isinstance(named, list) and all(type(tap) is int and 0 <= tap < num_layers for tap in taps)
+    if not are_layers or sorted(set(taps)) != list(taps):
+        raise config.refuse(f"deepstack_visual_indexes = {named!r} are not layers in order.")
     return PatchEncoder(
         patch_size=vision.required_int("patch_size"),
         merge_size=vision.required_int("spatial_merge_size"),

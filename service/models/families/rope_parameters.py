@@ -82,8 +82,7 @@ class _Parameters:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             raise self.config.refuse(
                 f"the rope scaling {self.rope_type!r} has {key} = {value!r}, which should be a positive number."
             )
@@ -106,8 +105,8 @@ class _Parameters:
     @property
     def original_context_len(self) -> int:
         """The tokens of the context in pretraining."""
-        outer = None if self.is_of_kind else self.config.values.get("original_max_position_embeddings")
-        return int(outer or self.number("original_max_position_embeddings", float(self.context_len)))
+        outer = None if self.is_of_kind else self.config.int_or_none("original_max_position_embeddings")
+        return outer or int(self.number("original_max_position_embeddings", float(self.context_len)))
 
 
 def read_rope(config: HubConfig, *, head_dim: int) -> RopeConfig:

@@ -233,7 +233,7 @@ class EngineSpec(ModelSpec):
         vocab_size, formats, adapters = self.config.vocab_size, self.number_formats, self.shapes.adapters
         reader = None
         if adapters is not None:
-            reader = AdapterReader(context, self.specs, self.layer_groups, adapters, dtype=self.dtype)
+            reader = AdapterReader(context, self.specs, self.layer_groups, adapters, dtype=self.dtype, weights=weights)
         images = self.config.image_encoder
         return RunningEngine(context, runner, vocab_size, formats, turns, image_encoder=images, read_adapter=reader)
 

@@ -94,7 +94,7 @@ async def test_every_field_of_a_request_has_a_description():
 
 async def test_a_field_that_is_refused_is_not_in_the_schema_of_its_request():
     body = (await document_of(Service()))["components"]["schemas"]["ChatCompletionRequest"]
-    for name in ("audio", "documents", "web_search_options"):
+    for name in ("audio", "modalities", "web_search_options"):
         assert name not in body["properties"]
     assert body["required"] == ["model", "messages"]
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save, save_file
 
 from service.checkpoint.adapters.locate import MAX_WEIGHTS_BYTES, WEIGHTS, locate_adapter
 from service.checkpoint.adapters.peft import CONFIG
-from service.checkpoint.adapters.read import read_updates
+from service.checkpoint.adapters.read import SlotLimits, read_updates
 from service.checkpoint.discover import locate
 from service.checkpoint.limits import LoadLimits
 from service.checkpoint.load import is_on_this_machine, load_on_host
@@ -20,7 +20,7 @@ from service.errors import CorruptObject, MalformedCheckpoint, MissingFile, Obje
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.quantization import Quantization
 from service.models.registry import read_config
-from service.models.weight_spec import WeightSpec
+from service.models.weight_spec import FLOAT32, WeightSpec
 from service.observability.progress import Progress
 from service.storage.gcs.read import GcsSource
 from service.storage.local import LocalSource
@@ -55,8 +55,13 @@ def written(folder: Path, tensors: dict[str, np.ndarray] = UPDATES, **values) ->
     return folder
 
 
+def is_base(tensor: str, values: np.ndarray) -> bool:
+    return np.array_equal(TENSORS[tensor].astype(np.float32), values.astype(np.float32))
+
+
 def read(folder: Path, specs: tuple[WeightSpec, ...] = SPECS, max_rank: int | None = None) -> dict[str, LowRankUpdate]:
-    return read_updates(locate_adapter(str(folder), LocalSource), specs, LIMITS, max_rank)
+    slot = None if max_rank is None else SlotLimits(max_rank, FLOAT32, is_base)
+    return read_updates(locate_adapter(str(folder), LocalSource), specs, LIMITS, slot)
 
 
 def summed(name: str) -> np.ndarray:
@@ -133,15 +138,13 @@ ONES = np.ones((RANK, 64), np.float32)
         (UPDATES | {"base_model.model.model.layers.2.mlp.down_proj.lora_A.weight": ONES}, "", "no such layer"),
         (UPDATES | {"base_model.model.model.embed_tokens.lora_A.weight": ONES}, "", "not embeddings, heads or experts"),
         (UPDATES | {"base_model.model.model.embed_tokens.lora_embedding_A": ONES}, "", "embeddings are not served"),
-        (UPDATES | {"base_model.model.lm_head.weight": ONES}, "", "is no update of a linear layer"),
+        (UPDATES | {"base_model.model.score.weight": ONES}, "", "the model has no such layer"),
         (UPDATES | {f"base_model.model.{LAYER}.lora_magnitude_vector": ONES}, "", "DoRA is not served"),
-        (UPDATES | {f"base_model.model.{LAYER}.lora_B.bias": ONES[0]}, "", "biases of adapters are not served"),
-        (UPDATES | {f"base_model.model.{LAYER}.base_layer.bias": ONES[0]}, "", "trained biases are not served"),
-        (
-            UPDATES | {"model.layers.0.mlp.up_proj.lora_A.weight": ONES},
-            "",
-            "whose names begin with 'base_model.model.'",
-        ),
+        (UPDATES | {f"base_model.model.{LAYER}.lora_B.bias": ONES[0]}, "", "the layer has no bias to add it to"),
+        (UPDATES | {f"base_model.model.{LAYER}.base_layer.bias": ONES[0]}, "", "the model has no such layer"),
+        (UPDATES | {f"base_model.model.{LAYER}.lora_C.weight": ONES}, "", "an update of this kind is not served"),
+        (UPDATES | {f"base_model.model.{LAYER}.lora_A.other.weight": ONES}, "", "is the same tensor as"),
+        (UPDATES | {"model.layers.0.mlp.up_proj.lora_A.weight": ONES}, "", "is missing, while its partner is there"),
     ],
 )
 def test_tensors_that_are_not_of_the_model_are_refused_by_name(
@@ -202,8 +205,8 @@ def test_files_that_are_missing_or_malformed_are_refused(tmp_path: Path):
     (adapter / CONFIG).write_text("[]")
     with pytest.raises(MalformedCheckpoint, match=f"{CONFIG}: is not a JSON object"):
         locate_adapter(str(adapter), LocalSource)
-    (adapter / WEIGHTS).rename(adapter / "adapter_model.bin")
-    with pytest.raises(MissingFile, match=r"Save it with safe_serialization=True"):
+    (adapter / WEIGHTS).rename(adapter / "weights.safetensors")
+    with pytest.raises(MissingFile, match=rf"{WEIGHTS} is missing"):
         locate_adapter(str(adapter), LocalSource)
     (adapter / CONFIG).unlink()
     with pytest.raises(MissingFile, match="not an adapter of PEFT"):
@@ -276,4 +279,4 @@ def test_a_matrix_that_a_slot_cannot_hold_is_refused_though_its_product_is_small
     assert read(adapter)
     located = locate_adapter(str(adapter), LocalSource)
     with pytest.raises(RefusedAdapter, match=r"beyond the 6\.55e\+04 that float16 holds"):
-        read_updates(located, SPECS, LIMITS, slot_dtype=np.dtype(np.float16))
+        read_updates(located, SPECS, LIMITS, SlotLimits(RANK, np.dtype(np.float16), is_base))

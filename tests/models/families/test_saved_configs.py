@@ -16,7 +16,7 @@ from service.models.description import DecoderConfig
 from service.models.families.hub_keys import FAMILY_KEYS, resolved, unknown_keys
 from service.models.families.layer_kinds import FULL, SLIDING
 from service.models.registry import FAMILIES, read_config
-from tests.parity.make_saved_configs import CASES, REFERENCES
+from tests.parity.make_saved_configs import CASES, KEYS_OF_NO_USE, MAX_MODEL_LEN, REFERENCES, other_defaults
 
 RELEASES: dict[str, dict[str, Any]] = json.loads(gzip.decompress(REFERENCES.read_bytes()))
 NEWEST = RELEASES[max(RELEASES, key=lambda version: [int(part) for part in version.split(".")])]
@@ -35,14 +35,10 @@ ELSEWHERE = {
 }
 # transformers 4.57 gives layers with a window `rope_theta`, and 5.24 its own default; 4.57's own default is another.
 DISPUTED = {"olmo3_absent", "olmo3_flat", "olmo3_by_kind", "family_olmo3"}
-# Not the files' but the readers' or of the tests: what a family's defaults have besides those of transformers.
-NOT_OF_TRANSFORMERS = {"clip_qkv", "sliding_window_pattern", "global_attn_every_n_layers", "tie_word_embeddings"}
-# Their configurations have keys that transformers keeps and does not read.
-KEYS_OF_NO_USE = {"llama_layer_types", "mistral_biases"}
 
 
 def described(name: str, values: dict[str, Any]) -> DecoderConfig:
-    return read_config(name, values, 48 if name == "family_phi4_mini_long" else None)
+    return read_config(name, values, MAX_MODEL_LEN.get(name))
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -68,18 +64,9 @@ def test_rotations_are_those_of_transformers(name: str):
         assert rope.attention_factor == pytest.approx(expected["factor"])
 
 
-@pytest.mark.parametrize("model_type", sorted(set(FAMILY_KEYS) & set(NEWEST["defaults"])))
+@pytest.mark.parametrize("model_type", FAMILY_KEYS)
 def test_a_default_is_that_of_transformers(model_type: str):
-    theirs = NEWEST["defaults"][model_type]
-    if "tie_word_embeddings" in theirs:
-        assert theirs["tie_word_embeddings"] == FAMILY_KEYS[model_type].defaults.get("tie_word_embeddings", True)
-    for key, default in FAMILY_KEYS[model_type].defaults.items():
-        if key in NOT_OF_TRANSFORMERS or (default is None and key != "sliding_window"):
-            continue  # of what the others are made, see `test_rotations_are_those_of_transformers` and the next
-        if key == "sliding_window" and "use_sliding_window" in theirs:
-            continue  # theirs is null unless it is used
-        others = [other for other, name in FAMILY_KEYS[model_type].aliases.items() if name == key]
-        assert default in [theirs.get(name) for name in (key, *others)], key
+    assert other_defaults(model_type, NEWEST["defaults"][model_type]) == {}
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -141,3 +128,38 @@ def test_what_would_be_another_rotation_is_refused_and_no_default(values: dict[s
     with pytest.raises(UnsupportedModel) as error:
         read_config("m", values)
     assert named in str(error.value)
+
+
+# One of each family, and of each way to write a rotation.
+SOME = ("llama_llama3", "olmo3_by_kind", "gemma3_by_kind", "phi3_longrope", "qwen3_moe_window", "qwen3_vl_scaling")
+SOME += ("granite_4_block_types", "gemma3_images", "smolvlm", "gpt_oss_absent", "smollm3_layer_types", "gpt2_gelu_fast")
+SOME += ("family_granite_moe", "mixtral_absent", "qwen2_window_layers", "gemma2_absent", "apertus_absent")
+MALFORMED = ({"full_attention": 3}, [3], "3", {}, [], float("nan"), -1)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_malformed_value_is_refused_by_the_key_and_never_replaced_by_a_default(name: str):
+    given = CASES[name]
+    parts = {part: given[part] for part in ("text_config", "vision_config") if part in given}
+    for part, values in [("", given), *parts.items()]:
+        model_type = str(values.get("model_type")) if part != "vision_config" else ""
+        defaults = FAMILY_KEYS[model_type].defaults if model_type in FAMILY_KEYS else {}
+        numbers = {key for key in defaults if type(defaults[key]) in (int, float, bool)}
+        for key in {*values, *numbers} - {"model_type", *parts}:
+            for bad in MALFORMED:
+                changed = {**values, key: bad}
+                try:
+                    read_config("m", {**given, part: changed} if part else changed)
+                except UnsupportedModel:
+                    continue
+                if key in numbers - {"use_sliding_window", "max_window_layers"}:
+                    assert is_unused(name, key), (part, key, bad)
+
+
+UNREAD = {"granite_4_block_types": ("intermediate_size",)}  # that of experts, of which it has none
+
+
+def is_unused(name: str, key: str) -> bool:
+    """Return whether a family does not read a number, given the rest of the file."""
+    uses_window = CASES[name].get("use_sliding_window", True)
+    return (key == "sliding_window" and not uses_window) or key in UNREAD.get(name, ())
