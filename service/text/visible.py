@@ -21,7 +21,7 @@ class VisibleText[T]:
         Args:
             reader: splits the text; None if all of it is content.
             stops: cuts the content.
-            min_tokens: a stop string counts only if it is complete behind so many tokens.
+            min_tokens: a stop string that is complete before so many tokens does not count.
         """
         self.stop: str | None = None  # the stop string that has ended the answer
         self._reader, self._stops, self._min_tokens = reader, stops, min_tokens
@@ -87,7 +87,7 @@ class VisibleText[T]:
             # What follows a part in one piece of text is not content, so the part begins where the text went on.
             is_last = index == len(parts) - 1
             self._see(part.text, end - len(part.text) if is_last else None)
-            text, self.stop = self._stops.push(part.text, may_stop=self._num_tokens > self._min_tokens)
+            text, self.stop = self._stops.push(part.text, may_stop=self._num_tokens >= self._min_tokens)
             self._num_shown += len(text)
             if text:
                 shown.append(Content(text))

@@ -48,7 +48,7 @@ async def test_a_model_is_found_by_its_name_with_a_slash(model_id):
     assert (await get(f"/v1/models/{model_id}")).json() == DOCUMENT
 
 
-@pytest.mark.parametrize("model_id", ["gpt-4", "", "org", "org/small-chat/"])
+@pytest.mark.parametrize("model_id", ["gpt-4", "org", "/org"])
 async def test_another_model_is_not_found(model_id):
     response = await get(f"http://test/v1/models/{model_id}")
     assert response.status_code == 404

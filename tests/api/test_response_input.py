@@ -306,7 +306,7 @@ async def test_what_asks_for_nothing_that_is_not_done_is_not_told(fields):
 async def test_vllms_fields_have_the_effect_that_they_have_on_chats():
     service = service_of("Hello")
     fields = {
-        "ignore_eos": True, "top_k": 7, "min_p": 0.25, "repetition_penalty": 1.5, "seed": 3, "min_tokens": 2,
+        "ignore_eos": True, "top_k": 7, "min_p": 0.25, "repetition_penalty": 1.5, "seed": 3, "min_tokens": 1,
         "logit_bias": {"5": -1.5}, "priority": 4, "cache_salt": "a", "stop_token_ids": [9], "bad_words": ["no"],
         "temperature": 0.5, "top_p": 0.75,
     }  # fmt: skip

@@ -11,7 +11,7 @@ import uvicorn
 
 from service.engine.request import FinishReason
 from service.errors import EngineError, NotReady, Overloaded
-from tests.api.scripted_engine import MODEL, Service, tokens
+from tests.api.scripted_engine import END, MODEL, Service, tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +77,7 @@ async def test_token_ids_reach_the_client(service):
         answer = await client.chat.completions.create(
             model=MODEL, messages=HELLO, extra_body={"return_token_ids": True, "ignore_eos": True}
         )
-    assert answer.choices[0].token_ids == tokens("Hello world")
+    assert answer.choices[0].token_ids == [*tokens("Hello world"), END]
     assert answer.prompt_token_ids
 
 

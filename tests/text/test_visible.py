@@ -110,10 +110,10 @@ def pushed(pieces, stops, **options):
 
 def test_a_stop_string_waits_for_so_many_tokens():
     assert pushed(["a", "b", "a", "b"], ["b"]) == ("a", "b")
-    assert pushed(["a", "b", "a", "b"], ["b"], min_tokens=1) == ("a", "b")
-    assert pushed(["a", "b", "a", "b"], ["b"], min_tokens=2) == ("aba", "b")
-    assert pushed(["a", "b", "a", "b"], ["b"], min_tokens=4) == ("abab", None)
-    assert pushed(["a", "b", "a", "b"], ["ba"], min_tokens=2) == ("a", "ba")
+    assert pushed(["a", "b", "a", "b"], ["b"], min_tokens=2) == ("a", "b")
+    assert pushed(["a", "b", "a", "b"], ["b"], min_tokens=3) == ("aba", "b")
+    assert pushed(["a", "b", "a", "b"], ["b"], min_tokens=5) == ("abab", None)
+    assert pushed(["a", "b", "a", "b"], ["ba"], min_tokens=3) == ("a", "ba")
 
 
 def test_long_stops_that_begin_alike_take_time_in_proportion():

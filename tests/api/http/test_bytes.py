@@ -45,6 +45,7 @@ async def test_each_line_of_a_stream_is_one_to_every_reader(path):
         ("/v1/models/hf://org/name", "/v1/models/hf://org/name"),
         ("/v1/models//org/name/", "/v1/models/org/name"),
         ("//", "/"),
+        ("//health", "//health"),
         ("/", "/"),
         ("", ""),
     ],
