@@ -48,7 +48,7 @@ MADE_ONCE = (
     "keyed_service",
     "scripted_service",
 )
-MAX_RESIDENT_BYTES = 700 * 2**20  # of a worker, beyond which it drops the programs that it has compiled
+MAX_GROWTH_BYTES = 400 * 2**20  # of a worker's memory, beyond which it drops the programs that it has compiled
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
@@ -63,17 +63,28 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
 
 
+class Memory:
+    """The resident memory of this process, on Linux."""
+
+    kept_bytes = 0  # when programs were last dropped
+
+    @staticmethod
+    def resident_bytes():
+        pages = Path("/proc/self/statm")
+        return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if pages.exists() else 0
+
+
 @pytest.fixture(scope="module", autouse=True)
 def little_memory():
-    """Drop compiled programs once there are many: XLA keeps them for as long as the process lives."""
+    """Drop compiled programs once there are many more: XLA keeps them for as long as the process lives."""
     yield
-    resident_pages = int(Path("/proc/self/statm").read_text().split()[1]) if sys.platform == "linux" else 0
-    if "jax" in sys.modules and resident_pages * os.sysconf("SC_PAGE_SIZE") > MAX_RESIDENT_BYTES:
+    if "jax" in sys.modules and Memory.resident_bytes() > Memory.kept_bytes + MAX_GROWTH_BYTES:
         from service.device.heap import return_freed_memory
 
         sys.modules["jax"].clear_caches()
         gc.collect()
         return_freed_memory()
+        Memory.kept_bytes = Memory.resident_bytes()
 
 
 def pytest_make_parametrize_id(val, argname):
