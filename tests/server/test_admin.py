@@ -113,7 +113,7 @@ async def test_nothing_is_done_without_the_key(service, path):
     [
         ("/admin/load/x", "POST", 404, "model_not_found"),
         ("/admin/unload/../other", "POST", 404, "model_not_found"),
-        ("/admin/load/", "POST", 404, "model_not_found"),
+        ("/admin/load/", "POST", 404, "unknown_url"),
         ("/admin/load/other", "GET", 405, "method_not_allowed"),
         ("/admin/models", "DELETE", 405, "method_not_allowed"),
         ("/admin/x", "GET", 404, "unknown_url"),
