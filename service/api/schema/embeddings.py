@@ -104,6 +104,6 @@ class EmbeddingsRequest(EncoderRequest):
         if len(names) > 1:
             message = "'input_type' contradicts 'prompt_name': each chooses the prompt. Send one of them."
             raise InvalidParameter(message, param="input_type")
-        if names and not isinstance(self.input[0], str):
+        if names and self.input and not isinstance(self.input[0], str):
             message = f"'{names[0]}' contradicts 'input', which has token ids: put the prompt's tokens before them."
             raise InvalidParameter(message, param=names[0])

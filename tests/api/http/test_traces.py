@@ -105,5 +105,5 @@ def test_a_process_without_traces_imports_no_exporter():
 
 def test_traces_without_opentelemetry_stop_the_start(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(SettingsError, match=r"OTEL_EXPORTER_OTLP_ENDPOINT: needs OpenTelemetry.*levserve\[otel\]"):
+    with pytest.raises(SettingsError, match=r"OTEL_EXPORTER_OTLP_ENDPOINT: needs OpenTelemetry.*--extra otel"):
         Tracer("http://localhost:4318", None)
