@@ -34,8 +34,8 @@ def resources_of(kind: str) -> dict[str, str]:
     }
 
 
-def test_there_are_four_roots_and_what_they_share():
-    assert [root.name for root in ROOTS] == ["cloud_run_gpu", "foundation", "gke_cluster", "gke_tpu"]
+def test_there_are_five_roots_and_what_they_share():
+    assert [root.name for root in ROOTS] == ["cloud_run_gpu", "foundation", "github", "gke_cluster", "gke_tpu"]
     assert [module.name for module in MODULES] == ["monitoring", "settings"]
 
 
@@ -201,7 +201,7 @@ def test_every_label_that_a_query_picks_by_is_one_of_its_series(root):
     ]
     for grouping, name in re.findall(r"sum by \(([\w, ]+)\) \(\w+\((levserve_\w+)", text):
         picked.append((re.sub(r"_(total|bucket)$", "", name), set(grouping.split(", ")) - {"le"}))
-    assert picked or root.name in {"foundation", "gke_cluster"}
+    assert picked or root.name in {"foundation", "github", "gke_cluster"}
     for name, names in picked:
         assert names <= labels[name] | of_platform, (name, names)
 
@@ -211,7 +211,7 @@ def test_every_log_metric_that_is_charted_is_made_by_the_foundation(root):
     made = set(re.findall(r'name += "\$\{var\.name\}/(\w+)"', text_of(ROOT / "terraform" / "foundation")))
     used = {re.sub(r"_bucket$", "", name) for name in re.findall(r"\$\{local\.log_metric\}_(\w+)", text_of(root))}
     assert used <= made == {"start_seconds", "start_phase_seconds"}
-    assert used == made or root.name in {"foundation", "gke_cluster"}
+    assert used == made or root.name in {"foundation", "github", "gke_cluster"}
 
 
 def test_the_log_metric_matches_what_a_start_logs(caplog):
