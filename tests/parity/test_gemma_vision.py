@@ -119,8 +119,8 @@ def test_files_of_every_age_have_the_same_weights(gemma, names, tmp_path):
 
 
 def test_a_tensor_that_is_not_the_models_is_named(tmp_path):
-    with pytest.raises(MalformedCheckpoint, match=r"vision_tower\.head\.other"):
-        load(tmp_path / "model", extra=["vision_tower.head.other"])
+    with pytest.raises(MalformedCheckpoint, match=r"vision_tower\.encoder\.other"):
+        load(tmp_path / "model", extra=["vision_tower.encoder.other"])
 
 
 class Text:
