@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.errors import UnsupportedModel
+from service.errors import MissingExtra
 from service.start import tasks
 from service.start.tasks import check_packages
 
@@ -14,7 +14,7 @@ CHECKPOINT = SimpleNamespace(uri="gs://bucket/whisper")
 @pytest.mark.parametrize("package", ["av", "PIL"])
 def test_a_model_of_sound_or_images_names_the_package_that_is_missing(package, monkeypatch):
     monkeypatch.setattr(tasks, "find_spec", lambda name: None)
-    with pytest.raises(UnsupportedModel, match=rf"gs://bucket/whisper.*{package}.*pip install 'levserve\[media\]'"):
+    with pytest.raises(MissingExtra, match=rf"gs://bucket/whisper.*{package}.*--extra media"):
         check_packages(None, CHECKPOINT, SimpleNamespace(media_package=package))
     check_packages(None, CHECKPOINT, SimpleNamespace(media_package=None))
 
