@@ -1,4 +1,4 @@
-"""Which files of a Hugging Face snapshot hold its weights.
+"""Choose the files that hold the weights of a Hugging Face snapshot.
 
 | the folder has | read are |
 |---|---|

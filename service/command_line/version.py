@@ -1,4 +1,4 @@
-"""What `levserve --version` prints: one line, without starting a device."""
+"""The line that `levserve --version` prints; no device is started."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version

@@ -457,7 +457,7 @@ class ModelLoadFailed(RequestError):
 
         Args:
             model: its name.
-            reason: for the operator.
+            reason: why it failed, with paths, for the log.
             shown: for clients; None to refer them to the operator.
         """
         told = shown or "See the service's log or /admin/models for the reason."

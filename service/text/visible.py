@@ -1,4 +1,4 @@
-"""What a client sees of one answer: its parts, up to the first stop string of its content, and the content's tokens.
+"""The visible part of one answer: its parts up to the first stop string of its content, and the content's tokens.
 
 Stop strings are looked for in the content alone, so that no mark, no thinking and no call ends an answer. Each token
 whose text is content, or a part of it, is one of the content's.

@@ -1,4 +1,4 @@
-"""Which call of a conversation a result answers, where ids may be missing or occur twice.
+"""Match the results of tools in a conversation to their calls, whose ids may be missing or occur twice.
 
 Servers exist whose ids begin anew with each answer, or are empty. A result belongs to the nearest turn before it that
 has a call of its id without a result, and within a turn to the first such call.

@@ -1,4 +1,4 @@
-"""What transformers takes for the keys that a `config.json` leaves out, and which keys change no result; no jax.
+"""Defaults of the keys of `config.json` by family, as in transformers, and the keys that change no result; no jax.
 
 A saved file leaves out what equals the default of its day, an older one what did not exist yet, and a part such as
 `text_config` nearly everything. So a reader never guesses: it reads a file that `resolved` has completed, and each

@@ -56,7 +56,7 @@ class LoadQueue:
         Args:
             load: starts a load; it may block, and its `MakeRoom` may be called from any thread but the event loop's.
             limits: on loaded models and waiting requests.
-            metrics: of the process.
+            metrics: count loads, their seconds and evictions by model.
             on_complete: called from a thread when a model's start has completed, or failed after answering requests.
             on_unloaded: called from a thread, with the time when its load began, when only reference cycles keep an
                 unloaded model alive.
