@@ -8,25 +8,38 @@ import httpx
 import openai
 import pytest
 
+from tests.fault_proxy import Fault
 from tests.process import ServiceProcess, running_service
+from tests.served import CACHE, DEMO
 
 pytestmark = pytest.mark.usefixtures("cold_start")
 
 SLOW = {"model": "levserve-demo", "prompt": "Count", "max_tokens": 900, "stream": True}
 
 
-def test_the_port_answers_while_the_model_is_on_its_way():
-    with ServiceProcess() as service:
-        url = service.url
-        assert httpx.get(f"{url}/health/live").status_code == 200
-        early = httpx.get(f"{url}/health/ready")
-        assert early.status_code == 503
-        assert early.json()["status"] == "starting"
-        assert {"phase", "seconds", "bytes_done", "bytes_total", "executables_done"} <= early.json().keys()
-        with pytest.raises(openai.InternalServerError) as refusal:
-            service.client().models.list()
-        assert (refusal.value.status_code, refusal.value.code) == (503, "not_ready")
-        assert int(refusal.value.response.headers["retry-after"]) > 0
+def test_the_port_answers_while_the_model_is_on_its_way(tmp_path, gcs_bucket):
+    gcs_bucket.upload_directory(DEMO, "tiny")
+    may_pass = threading.Event()
+    gcs_bucket.faults([Fault("safetensors.*alt=media", times=1000, before=may_pass.wait)])
+    settings = {
+        "storage_emulator_host": gcs_bucket.endpoint,
+        "local_model_cache": tmp_path / "cache",
+        "bundle_uri": CACHE / "bundles",
+    }
+    with ServiceProcess(model_uri=gcs_bucket.uri("tiny"), **settings) as service:
+        try:
+            url = service.url
+            assert httpx.get(f"{url}/health/live").status_code == 200
+            early = httpx.get(f"{url}/health/ready")
+            assert early.status_code == 503
+            assert early.json()["status"] == "starting"
+            assert {"phase", "seconds", "bytes_done", "bytes_total", "executables_done"} <= early.json().keys()
+            with pytest.raises(openai.InternalServerError) as refusal:
+                service.client().models.list()
+            assert (refusal.value.status_code, refusal.value.code) == (503, "not_ready")
+            assert int(refusal.value.response.headers["retry-after"]) > 0
+        finally:
+            may_pass.set()
         service.wait_until_ready()
         assert httpx.get(f"{url}/health/ready").json()["status"] == "complete"
         assert service.stop(signal.SIGINT) == 0
