@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -128,7 +129,7 @@ class Trace:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # Other tests of the file may have what was made before this one.
-        test = report.nodeid.rpartition("@")[0] or report.nodeid
+        test = re.sub(r"@[^@\]]*$", "", report.nodeid)  # the group that pytest-xdist adds
         self.write(test if report.when == "call" else test.partition("::")[0], report.duration)
 
 
@@ -198,6 +199,8 @@ def tried(mutant: Mutant, arguments: list[str], output: Path) -> str:
             return "does not end"
     finally:
         mutant.path.write_text(source)
+    if process.exitcode == pytest.ExitCode.USAGE_ERROR:  # a test is not there: the trace is older than the tests
+        raise SystemExit(output.read_text())
     failed = [line for line in output.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
     return "survives" if process.exitcode in (0, 5) else (failed or ["fails"])[0].partition(" - ")[0]
 
