@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from service.errors import MalformedCheckpoint
 from service.models.stored.layers import StoredTensor
-from service.models.weight_spec import WeightSpec, bare_name
+from service.models.weight_spec import BASE_PREFIXES, WeightSpec, bare_name
 from service.weights.left_out import ANOTHER_MODEL, GPTQ_BIASES, MTP, NEXT_TOKENS, beside, foreign, harmless
 
 
@@ -166,7 +166,8 @@ def _match(name: str, keys: Mapping[str, str]) -> _Match | None:
 def _spelled(name: str) -> Iterator[str]:
     """Return the ways to write a name of the bare model."""
     yield name
-    if (bare := bare_name(name)) != name and not name.endswith(bare):
+    bare = bare_name(name)
+    if bare not in (name, *map(name.removeprefix, BASE_PREFIXES)):
         yield bare
     for old, new in ENDS:
         if name.endswith(old):
