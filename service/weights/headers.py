@@ -11,7 +11,7 @@ from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
 from service.weights.names import FoundTensor, Resolution, resolve
 from service.weights.safetensors import Header, TensorEntry, read_header
-from service.weights.stacked_experts import SINGLE, with_single_experts
+from service.weights.stacked_experts import layout_of, with_single_experts
 from service.weights.strided import transposed_entry
 
 SAFETENSORS_SUFFIX = ".safetensors"
@@ -59,8 +59,8 @@ def entries_of(specs: Sequence[WeightSpec], headers: Sequence[Header]) -> ModelT
     """
     sources = {source.name: source for spec in specs for source in spec.sources}
     uri, files = headers[0].file.source.uri, {header.file.info.name: header.entries for header in headers}
-    if any(SINGLE in source for source in sources):
-        files = {file: with_single_experts(uri, own) for file, own in files.items()}
+    if (layout := layout_of(sources)) is not None:
+        files = {file: with_single_experts(uri, own, layout) for file, own in files.items()}
     resolution = resolve(uri, specs, files)
 
     def entry_of(found: FoundTensor) -> TensorEntry:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from service.errors import MalformedCheckpoint
 from service.models.stored.layers import StoredTensor
-from service.models.weight_spec import WeightSpec, bare_name
+from service.models.weight_spec import WeightSpec, bare_name, without_base_prefix
 from service.weights.left_out import ANOTHER_MODEL, GPTQ_BIASES, MTP, NEXT_TOKENS, beside, foreign, harmless
 
 
@@ -143,10 +143,14 @@ def shown(names: Sequence[str]) -> str:
     return ", ".join(names[:NUM_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
+def without_wrappers(name: str) -> str:
+    """Return a name without the segments of wrappers that stand anywhere."""
+    return _INSIDE.sub("", name)
+
+
 def _unwrapped(name: str) -> str:
     """Return a name without the segments of wrappers."""
-    inner = _INSIDE.sub("", name)
-    unwrapped = _LEADING.sub("", inner)
+    unwrapped = _LEADING.sub("", without_wrappers(name))
     return unwrapped if "/" not in name else name  # the modules after the model are saved by themselves
 
 
@@ -166,7 +170,7 @@ def _match(name: str, keys: Mapping[str, str]) -> _Match | None:
 def _spelled(name: str) -> Iterator[str]:
     """Return the ways to write a name of the bare model."""
     yield name
-    if (bare := bare_name(name)) != name and not name.endswith(bare):
+    if (bare := bare_name(name)) != without_base_prefix(name):
         yield bare
     for old, new in ENDS:
         if name.endswith(old):
