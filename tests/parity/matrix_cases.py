@@ -12,6 +12,7 @@ _LLAMA_3 = {
     **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
     "original_max_position_embeddings": 32,
 }
+_TYPE = {"type": "linear", "factor": 2.0}  # the one spelling that 4.40 takes
 _LINEAR = {"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}}
 _YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}}
 
@@ -34,9 +35,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granitemoe": _case("granite_moe", rope_theta=600.0),
     "granitemoehybrid": _case("granite_4"),
     "idefics3": _case("idefics3"),
-    "llama": _case("llama_grouped_heads", attention_bias=True, mlp_bias=True, rope_theta=500.0, rope_scaling=_LLAMA_3),
-    "llama_plain": _case("llama_grouped_heads", rope_theta=123.0),
-    "mistral": _case("mistral_window", head_dim=16, rope_theta=321.0),
+    "llama": _case("llama_grouped_heads", attention_bias=True, mlp_bias=True, rope_theta=500.0, rope_scaling=_TYPE),
+    "llama_3": _case("llama_grouped_heads", rope_theta=123.0, rope_scaling=_LLAMA_3),
+    "mistral": _case("mistral_window", rope_theta=321.0),
     "mixtral": _case("mixtral", rope_theta=321.0),
     "olmo2": _case("olmo2", rope_theta=321.0, attention_bias=True),
     "olmo3": _case("olmo3", rope_theta=321.0),
