@@ -132,7 +132,8 @@ def _has_own_head(specs: Sequence[WeightSpec], layout: SnapshotLayout, ranges: R
         tensors_of = {file: list(header.entries) for file, header in headers.items()}
     names = [source.name for spec in specs for source in spec.sources]
     tensors_of = {file: single_names(own, names) for file, own in tensors_of.items()}
-    tensors = resolve(ranges.uri, specs, tensors_of, optional={embed, head}).tensors
+    # Which biases are zero is read by the load.
+    tensors = resolve(ranges.uri, specs, tensors_of, optional={embed, head}, zeros=frozenset).tensors
     if head not in tensors:
         return False
     if not is_tied:
