@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from service.api.batch.batches import listing
 from service.api.batch.files import ids_after
 from service.api.http.query import query_of
-from service.api.memory.continued import stated_item
+from service.api.memory.continued import stated_item, with_own_ids
 from service.api.memory.memory import KeyMemory
 from service.api.openapi.responses import STORE_ERRORS, answers
 from service.api.schema.stored_responses import ItemsQuery, ResponseQuery
@@ -54,7 +54,7 @@ async def list_input_items(
 
     Source: https://platform.openai.com/docs/api-reference/responses/input-items
     """
-    items = await memory.items(response_id)
+    items = with_own_ids(await memory.items(response_id))
     if query.order == "desc":
         items.reverse()
     num_left = len(ids_after([item["id"] for item in items], query.after))
