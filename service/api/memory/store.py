@@ -225,9 +225,10 @@ class ResponseStore:
         finally:
             claim.release()
 
-    def _is_over(self, response_id: str, *, since_s: float = 0.0) -> bool:
+    def _is_over(self, response_id: str) -> bool:
+        """Return whether a response's time is over, also if the clock that its id is from was behind."""
         created_s = int(response_id[len(ID_PREFIX) :][:TIME_DIGITS], 16) / 1000
-        return created_s + self._lifetime_s + since_s < expiry_time()
+        return created_s + self._lifetime_s + CLOCK_JUMP_S < expiry_time()
 
     def _sweep_if_due(self) -> None:
         is_due = self._room_bytes < 0 or time.monotonic() > self._next_sweep_s
@@ -257,7 +258,7 @@ class ResponseStore:
         total = sum(sizes.values())
         limit = self._max_bytes if total <= self._max_bytes else int(self._max_bytes * ROOM_PART)
         for name in sorted(sizes, key=_id_of):
-            if total <= limit and not self._is_over(_id_of(name), since_s=CLOCK_JUMP_S):
+            if total <= limit and not self._is_over(_id_of(name)):
                 break
             self._store.delete(name)
             total -= sizes[name]
