@@ -57,7 +57,7 @@ def convert(source_uri: str, target_uri: str, settings: Settings, adapter_uri: s
     """Convert a checkpoint and return the exit code.
 
     Args:
-        source_uri: `gs://bucket/prefix`, `hf://org/name[@revision]` or a folder.
+        source_uri: `gs://bucket/prefix`, `hf://org/name[/folder][@revision]` or a folder.
         target_uri: `gs://bucket/prefix` or a folder, without unrelated files.
         settings: the settings of the cache and the emulator.
         adapter_uri: an adapter to merge into the weights, which need not be pickled then; None for none.
