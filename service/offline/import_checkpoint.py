@@ -49,9 +49,8 @@ def import_checkpoint(source: str, target: str, *, emulator_host: str | None) ->
     """
     hub, bucket = parse_location(source, "SOURCE"), parse_location(target, "TARGET")
     if not isinstance(hub, HubLocation) or hub.folder:
-        raise SettingsError(
-            "SOURCE", f"{source!r} is no repository of the Hub. Write hf://org/name or hf://org/name@revision."
-        )
+        where = "is a folder of a repository" if isinstance(hub, HubLocation) else "is not on the Hub"
+        raise SettingsError("SOURCE", f"{source!r} {where}. Write hf://org/name or hf://org/name@revision.")
     if not isinstance(bucket, GcsLocation) or not bucket.prefix:
         raise SettingsError("TARGET", f"{target!r} is not a folder of a bucket. Write gs://bucket/folder.")
     commit, entries = _listed(hub)
