@@ -214,7 +214,5 @@ def test_an_adapter_needs_a_checkpoint_that_is_not_quantized(tmp_path: Path):
     (base / "config.json").write_bytes(OBJECTS["config.json"])
     (base / "tokenizer.json").write_bytes(OBJECTS["tokenizer.json"])
     save_file(tensors | {f"{DOWN}.weight_packed": np.zeros((64, 20), np.int32)}, base / "model.safetensors")
-    with pytest.raises(
-        MalformedCheckpoint, match="is of a quantized model, of which"
-    ):
+    with pytest.raises(MalformedCheckpoint, match="is of a quantized model, of which"):
         convert(str(base), str(tmp_path / "merged"), settings(tmp_path), str(written(tmp_path / "adapter")))
