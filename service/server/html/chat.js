@@ -660,6 +660,7 @@ at("model").addEventListener("change", () => {
   kept("localStorage", "levserve.model", state.model);
 });
 at("find").addEventListener("input", find);
+at("find").addEventListener("keydown", (event) => { if (event.key === "Escape" && at("find").value) event.stopPropagation(); }); // which empties it
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); at("draft").focus(); }); // the address stays
 addEventListener("popstate", openAddressed);
 at("notice-close").addEventListener("click", () => { NOTICES.clear(); notice("", ""); at("draft").focus(); });

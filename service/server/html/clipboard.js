@@ -18,9 +18,9 @@ const decoded = (address) => { try { return decodeURIComponent(address); } catch
 
 const bringsFiles = (transfer) => transfer?.types.includes("Files") ?? false;
 
-/** Take the files that are dropped anywhere; none may replace the page. */
-function takeDropped(take) {
-  const mark = (isOver) => document.documentElement.classList.toggle("is-over", isOver);
+/** Keep files that are dropped anywhere from replacing the page, and take them with `take(files)`, if a page has a use for them. */
+function takeDropped(take = null) {
+  const mark = (isOver) => document.documentElement.classList.toggle("is-over", isOver && take !== null);
   document.addEventListener("dragover", (event) => {
     if (!bringsFiles(event.dataTransfer)) return;
     event.preventDefault();
@@ -31,6 +31,6 @@ function takeDropped(take) {
     if (!bringsFiles(event.dataTransfer)) return;
     event.preventDefault();
     mark(false);
-    take([...event.dataTransfer.files]);
+    take?.([...event.dataTransfer.files]);
   });
 }
