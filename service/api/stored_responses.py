@@ -9,12 +9,12 @@ from fastapi import APIRouter, Depends, HTTPException
 from fastapi.responses import JSONResponse, Response
 
 from service.api.batch.batches import listing
-from service.api.batch.files import ids_after
 from service.api.http.query import query_of
-from service.api.memory.continued import stated_item
+from service.api.memory.continued import stated_item, with_own_ids
 from service.api.memory.memory import KeyMemory
 from service.api.openapi.responses import STORE_ERRORS, answers
 from service.api.schema.stored_responses import ItemsQuery, ResponseQuery
+from service.errors import InvalidParameter
 
 router = APIRouter(tags=["generation"])
 
@@ -54,12 +54,15 @@ async def list_input_items(
 
     Source: https://platform.openai.com/docs/api-reference/responses/input-items
     """
-    items = await memory.items(response_id)
+    items = with_own_ids(await memory.items(response_id))
     if query.order == "desc":
         items.reverse()
-    num_left = len(ids_after([item["id"] for item in items], query.after))
-    page = items[len(items) - num_left :][: query.limit]
-    return JSONResponse(listing([stated_item(item) for item in page], has_more=num_left > query.limit))
+    ids = [item["id"] for item in items]
+    if query.after is not None and query.after not in ids:
+        raise InvalidParameter("Invalid 'after': there is no such object.", param="after")
+    begin = 0 if query.after is None else ids.index(query.after) + 1
+    page = items[begin : begin + query.limit]
+    return JSONResponse(listing([stated_item(item) for item in page], has_more=begin + query.limit < len(items)))
 
 
 @router.post("/v1/responses/{response_id}/cancel", responses=answers("ResponseObject", *STORE_ERRORS))
