@@ -17,6 +17,8 @@
     │   ├── UnreadableAudio                (reason)
     │   ├── ImageTooLaborious              (reason) decoding takes too much time or memory
     │   ├── UnreadableImage                (reason)
+    │   ├── PdfTooLaborious                (reason) reading takes too much time or memory
+    │   ├── UnreadablePdf                  (reason)
     │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
     │   ├── PriorityNotAllowed         403
@@ -131,6 +133,7 @@ from service.errors.request import (
     ModelNotLoaded,
     NotReady,
     Overloaded,
+    PdfTooLaborious,
     PreviousResponseNotFound,
     PriorityNotAllowed,
     QueuedTokensFull,
@@ -146,6 +149,7 @@ from service.errors.request import (
     UnknownRoute,
     UnreadableAudio,
     UnreadableImage,
+    UnreadablePdf,
     UnsupportedMediaType,
     UnsupportedParameter,
     WrongKindOfModel,
@@ -207,6 +211,7 @@ __all__ = [
     "NotReady",
     "ObjectChanged",
     "Overloaded",
+    "PdfTooLaborious",
     "PickledWeights",
     "PortInUse",
     "PreviousResponseNotFound",
@@ -235,6 +240,7 @@ __all__ = [
     "UnquantizableWeights",
     "UnreadableAudio",
     "UnreadableImage",
+    "UnreadablePdf",
     "UnsupportedMediaType",
     "UnsupportedModel",
     "UnsupportedParameter",
