@@ -140,6 +140,7 @@ DEFENCES = (
         "T37",
         "tests/checkpoint/adapters/test_read.py::test_a_file_that_is_too_large_is_refused_before_it_is_read",
     ),
+    Defence("T38", "tests/api/generation/test_sealed.py::test_what_is_not_signed_as_packed_is_not_opened"),
 )
 
 

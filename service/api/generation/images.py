@@ -96,7 +96,7 @@ async def see(
         BodyTooLarge: the body is too large without its images.
         ContextLengthExceeded: the context has no room for so many images.
     """
-    sources = await call.make_prompt(partial(image_sources, key=call.cache_salt), body, model)
+    sources = await call.make_prompt(partial(image_sources, key=call.seal_key), body, model)
     call.check_text_bytes(sum(len(source.url) for source in sources))
     if len(sources) * vision.cutter.fewest_rows > model.max_model_len:
         raise ContextLengthExceeded(

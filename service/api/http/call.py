@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Receive, Scope
 
 from service.api.http.ignored import IgnoredFields
-from service.api.http.keys import NO_KEY, ApiKey
+from service.api.http.keys import NO_KEY, ApiKey, owner_of
 from service.api.http.request_queue import Place, RequestQueue
 from service.api.schema.ignored import IgnoredField
 from service.errors import BodyTooLarge, ClientDisconnected, DeadlineExceeded, QueueTimeout
@@ -126,6 +126,11 @@ class Call:
     def is_background(self) -> bool:
         """Whether it belongs to a batch, and so comes after every client's request."""
         return self.batch_timeout_s is not None
+
+    @property
+    def seal_key(self) -> bytes:
+        """What signs the thinking that the client keeps: of a batch, what signs that of its owner's requests."""
+        return self.cache_salt if self.is_background else owner_of(self.cache_salt).encode()
 
     @property
     def has_long_body(self) -> bool:

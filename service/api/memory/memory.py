@@ -11,8 +11,8 @@ from fastapi import Depends, Request
 from pydantic_core import from_json
 from starlette.types import Message
 
-from service.api.batch.names import owner_of
 from service.api.http.call import Call, call_of, cancel_on_disconnect
+from service.api.http.keys import owner_of
 from service.api.http.receive import parsed_body
 from service.api.memory.continued import ContinuedRequest, joined, packed_items
 from service.api.memory.store import GRACE_S, UNFINISHED, Kept, LiveResponse, ResponseStore
