@@ -20,6 +20,7 @@
     │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
     │   ├── PriorityNotAllowed         403
+    │   ├── HostNotAllowed             403 (name)
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
     │   ├── UnknownObject              404 (kind, object_id) a file, a batch or a response
@@ -40,6 +41,7 @@
     │   ├── ModelLoadFailed            503 (model, reason)
     │   ├── Draining                   503
     │   ├── FilesUnavailable           503
+    │   ├── WorkerKilled               503 the process that worked on the request was ended from outside
     │   ├── ResponsesUnavailable       503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
@@ -119,6 +121,7 @@ from service.errors.request import (
     Draining,
     FilesFull,
     FilesUnavailable,
+    HostNotAllowed,
     ImageTooLaborious,
     ImageTooLarge,
     InvalidApiKey,
@@ -148,6 +151,7 @@ from service.errors.request import (
     UnreadableImage,
     UnsupportedMediaType,
     UnsupportedParameter,
+    WorkerKilled,
     WrongKindOfModel,
 )
 from service.errors.root import ServiceError
@@ -187,6 +191,7 @@ __all__ = [
     "FilesFull",
     "FilesUnavailable",
     "GenerationGone",
+    "HostNotAllowed",
     "HostileName",
     "ImageTooLaborious",
     "ImageTooLarge",
@@ -239,5 +244,6 @@ __all__ = [
     "UnsupportedModel",
     "UnsupportedParameter",
     "UnusableAccelerator",
+    "WorkerKilled",
     "WrongKindOfModel",
 ]

@@ -1,5 +1,7 @@
 """Admission: a request takes its place in the queue before its body is read, or is refused at once."""
 
+import re
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http.call import call_of
@@ -7,6 +9,9 @@ from service.api.http.errors import respond
 from service.api.http.receive import JSON, METHODS_WITH_BODY, AcceptedBodies, stated_length
 from service.api.http.request_queue import RequestQueue
 from service.errors import Overloaded
+
+# Requests that end what others do; their bodies are not read.
+ENDING = re.compile(r"/v1/(?:batches|responses)/[^/]+/cancel")
 
 
 class Places:
@@ -29,7 +34,10 @@ class Places:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with its body unread."""
-        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY or call_of(scope).is_background:
+        # What ends other requests must not wait for them.
+        ends = scope["type"] == "http" and ENDING.fullmatch(scope["path"]) is not None
+        is_asked = scope["type"] == "http" and scope["method"] in METHODS_WITH_BODY and not ends
+        if not is_asked or call_of(scope).is_background:
             await self._app(scope, receive, send)
             return
         call = call_of(scope)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic_core import from_json
 from starlette.types import Message
 
 from service.api.http.call import Call, call_of, cancel_on_disconnect
@@ -93,9 +92,9 @@ class Memory:
         live = self._live(response_id)
         return (await self._kept(response_id)).response if live is None else live.document()
 
-    async def items(self, response_id: str) -> list[dict[str, Any]]:
-        """Return the items that a response was made from; raises UnknownObject, ResponsesUnavailable."""
-        return from_json((await self._kept(response_id)).items)
+    async def items(self, response_id: str) -> bytes:
+        """Return the items that a response was made from, as JSON; raises UnknownObject, ResponsesUnavailable."""
+        return (await self._kept(response_id)).items
 
     async def delete(self, response_id: str) -> None:
         """Delete a response; one that is not complete yet is not kept. Raises UnknownObject, ResponsesUnavailable."""
@@ -251,7 +250,7 @@ async def _packed(call: Call, body: LongBody) -> bytes | None:
     """Return the items of a request as they are kept; None if that fails, so that the answer is given all the same."""
     try:
         if call.has_long_body:
-            return await call.deadline.within(call.api.long_bodies.make(body, packed_items))
+            return await call.deadline.within(call.api.long_bodies.make(body, packed_items, call.key))
         return await call.run_in_thread(lambda: packed_items(body))
     except RequestError as error:
         logger.error("a response is not kept", exc_info=error)

@@ -15,6 +15,10 @@ from service.api.work.turns import ANYONE, Client, Turns
 
 # Each may occupy a processor, which the device thread may need too.
 MAX_TEXT_THREADS = 4
+# Of grammars that are compiled.
+MAX_GRAMMAR_THREADS = 2
+# Of answers from stored conversations, whose sizes are not known before they are read.
+MAX_STORED = 4
 # Of requests with long bodies, whose tokenizing may take seconds and hundreds of megabytes: they have threads of their
 # own, so that short requests never wait for them.
 MAX_LONG_TEXT_THREADS = 2
@@ -28,6 +32,8 @@ class TextThreads:
         self._yield_to_steps = yield_to_steps
         self.short = Turns(MAX_TEXT_THREADS)
         self.long = Turns(MAX_LONG_TEXT_THREADS)
+        self.grammars = Turns(MAX_GRAMMAR_THREADS)
+        self.stored = Turns(MAX_STORED)
         self._of_models: dict[str, Turns] = {}
         self._any = anyio.CapacityLimiter(math.inf)
 
@@ -58,6 +64,10 @@ class TextThreads:
             claimed = unclaimed.pop()
             try:
                 return claimed()
+            except Exception:
+                raise
+            except BaseException as panic:  # of a native library; a task that awaits it takes it for its own end
+                raise RuntimeError("a native library panicked") from panic
             finally:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(turns.give_back, turn)
