@@ -1,5 +1,6 @@
 """The ASGI application: routes, error handlers and middleware; the engine and the start are known by Protocols only."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ FILES = "/v1/files"
 AUDIO = ("/v1/audio/transcriptions", "/v1/audio/translations")
 FORM = "multipart/form-data"
 CHATS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations")
+CANCELS = re.compile(r"/v1/(?:responses|batches)/[^/]+/cancel")
 NO_CAPS, NO_KEYS = Caps(), ApiKeys()
 
 
@@ -109,6 +111,7 @@ def create_api(
         with_images=Accepted(max_image_body_bytes, request_timeout_s, setting="MAX_IMAGE_BODY_BYTES"),
         image_paths=CHATS,
         may_see=partial(may_see, backend),
+        cancels=CANCELS,
     )
     app.add_middleware(BodyLimit, accepted=accepted)
     app.add_middleware(Places, queue=queue, accepted=accepted)

@@ -11,14 +11,14 @@ from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
 from service.api.batch.batches import listing
-from service.api.batch.files import ids_after
 from service.api.http.call import call_of
 from service.api.http.query import query_of
-from service.api.memory.continued import stated_item
+from service.api.memory.continued import stated_item, with_own_ids
 from service.api.memory.memory import KeyMemory
 from service.api.openapi.responses import STORE_ERRORS, answers
 from service.api.schema.stored_responses import ItemsQuery, ResponseQuery
 from service.api.work.long_work import SHORT_BODY_BYTES
+from service.errors import InvalidParameter
 
 router = APIRouter(tags=["generation"])
 
@@ -73,18 +73,21 @@ async def list_input_items(
     return Response(content, media_type="application/json")
 
 
-def item_page(items: bytes, order: str, after: str | None, limit: int) -> bytes:
+def item_page(content: bytes, order: str, after: str | None, limit: int) -> bytes:
     """Return a page of the items of a conversation as JSON.
 
     Raises:
         InvalidParameter: no item has the id that the page comes after.
     """
-    stored = from_json(items)
+    items = with_own_ids(from_json(content))
     if order == "desc":
-        stored.reverse()
-    num_left = len(ids_after([item["id"] for item in stored], after))
-    page = stored[len(stored) - num_left :][:limit]
-    return to_json(listing([stated_item(item) for item in page], has_more=num_left > limit))
+        items.reverse()
+    ids = [item["id"] for item in items]
+    if after is not None and after not in ids:
+        raise InvalidParameter("Invalid 'after': there is no such object.", param="after")
+    begin = 0 if after is None else ids.index(after) + 1
+    page = items[begin : begin + limit]
+    return to_json(listing([stated_item(item) for item in page], has_more=begin + limit < len(items)))
 
 
 @router.post("/v1/responses/{response_id}/cancel", responses=answers("ResponseObject", *STORE_ERRORS))

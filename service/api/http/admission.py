@@ -1,7 +1,5 @@
 """Admission: a request takes its place in the queue before its body is read, or is refused at once."""
 
-import re
-
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http.call import call_of
@@ -10,14 +8,12 @@ from service.api.http.receive import JSON, METHODS_WITH_BODY, AcceptedBodies, st
 from service.api.http.request_queue import RequestQueue
 from service.errors import Overloaded
 
-# Requests that end what others do; their bodies are not read.
-ENDING = re.compile(r"/v1/(?:batches|responses)/[^/]+/cancel")
-
 
 class Places:
     """ASGI middleware that gives each request with a body a place, and tells those without when to come again.
 
-    A batch's own requests are bounded by the batch.
+    A batch's own requests are bounded by the batch. Those that end the work of others take no place, since that work
+    holds the places.
     """
 
     def __init__(self, app: ASGIApp, *, queue: RequestQueue, accepted: AcceptedBodies) -> None:
@@ -34,14 +30,13 @@ class Places:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with its body unread."""
-        # What ends other requests must not wait for them.
-        ends = scope["type"] == "http" and ENDING.fullmatch(scope["path"]) is not None
-        is_asked = scope["type"] == "http" and scope["method"] in METHODS_WITH_BODY and not ends
-        if not is_asked or call_of(scope).is_background:
+        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY:
             await self._app(scope, receive, send)
             return
-        call = call_of(scope)
-        accepted = self._accepted.of(scope)
+        call, accepted = call_of(scope), self._accepted.of(scope)
+        if call.is_background or not accepted.takes_place:
+            await self._app(scope, receive, send)
+            return
         most, length = accepted.max_bytes if accepted.is_held else 0, stated_length(scope)
         num_bytes = most if length is None else min(length, most)  # a longer one is refused later, unread
         is_json = accepted.media_type == JSON

@@ -1,0 +1,13 @@
+"""The time by which stored objects expire. A clock that jumps ahead must not delete what is still to be kept."""
+
+import time
+
+# Between the end of an object's time and its deletion: the clock of the process that wrote it may have been so far
+# behind, and that of the process that deletes it so far ahead.
+CLOCK_JUMP_S = 3600.0
+_STARTED_S = time.time() - time.monotonic()
+
+
+def expiry_time() -> float:
+    """Return the Unix time in seconds, less what the clock has jumped ahead since this process started."""
+    return min(time.time(), _STARTED_S + time.monotonic())
