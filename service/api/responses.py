@@ -62,7 +62,7 @@ async def create_response(
     with errors_in_terms_of(body.in_terms_of_request):
         body, chat_body = await _with_chat(call, body, memory)
         chat = await start_chat(call, model, chat_body, prefix=new_id_prefix())
-    keeping, key = memory.keeping(call, body, chat.streams.id), call.cache_salt
+    keeping, key = memory.keeping(call, body, chat.streams.id), call.seal_key
     answer = _Answer(chat, body, created_at, keeping, seal=partial(seal, key=key))
     if body.background:
         return await _begin_in_background(call, chat, answer)
@@ -88,7 +88,7 @@ async def _with_chat(
 ) -> tuple[ResponsesRequest, ChatCompletionRequest]:
     """Return a request with the items that it continues, and the chat that has the same answer."""
     body = await memory.continued(call, body)
-    chat_body = await call.convert(partial(chat_of, key=call.cache_salt), body)
+    chat_body = await call.convert(partial(chat_of, key=call.seal_key), body)
     call.ignored.add(chat_body.ignored)
     return body, chat_body
 
