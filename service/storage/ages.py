@@ -2,8 +2,8 @@
 
 import time
 
-# Between the end of an object's time and its deletion: the clock of the process that wrote it may have been so far behind,
-# and that of the process that deletes it so far ahead.
+# Between the end of an object's time and its deletion: the clock of the process that wrote it may have been so far
+# behind, or that of the process that deletes it be ahead.
 CLOCK_JUMP_S = 3600.0
 _STARTED_S = time.time() - time.monotonic()
 

@@ -151,24 +151,25 @@ class Batches:
         names = self.store.list("")
         for owner in sorted({name.split("/")[0] for name in names if "/files/" in name}):
             self.files.tidy(owner)
-        recorded = set[str]()
+        open_ids = set[str]()
         for name in names:
             if "/batches/" in name and name.endswith(RECORD) and (text := self.store.read(name)) is not None:
                 batch = Batch.from_json(text)
-                recorded.add(batch.id)
-                if not batch.is_open and batch.expires_at + FORGET_AFTER_S < expiry_time():
+                if batch.is_open:
+                    open_ids.add(batch.id)
+                elif batch.expires_at + FORGET_AFTER_S < expiry_time():
                     self.store.delete(name)
-        self._delete_unrecorded(names, recorded)
+        self._delete_leftovers(names, open_ids)
 
-    def _delete_unrecorded(self, names: Iterable[str], recorded: Collection[str]) -> None:
-        """Delete what belongs to batches that were never created to the end, and claims of killed processes."""
+    def _delete_leftovers(self, names: Iterable[str], open_ids: Collection[str]) -> None:
+        """Delete all but the records of batches that have ended, or were never recorded, and claims of the killed."""
         for name in names:
             if (found := BATCH_ID.search(name)) is None or not is_forgotten(found[0]):
                 continue
             if name.startswith(CLAIMS):
                 if (claim := self.store.claim(found[0])) is not None:
                     claim.release()
-            elif found[0] not in recorded:
+            elif found[0] not in open_ids and not name.endswith(RECORD):
                 self.store.delete(name)
 
     def _take_input(self, batch: Batch) -> bool:
