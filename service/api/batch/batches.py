@@ -149,16 +149,18 @@ class Batches:
         """Delete files whose time is over, the records of batches that ended long ago, and what was left by kills."""
         self.store.sweep()
         names = self.store.list("")
-        for owner in sorted({name.split("/")[0] for name in names if "/files/" in name}):
-            self.files.tidy(owner)
-        open_ids = set[str]()
+        open_ids, results = set[str](), dict[str, set[str | None]]()
         for name in names:
             if "/batches/" in name and name.endswith(RECORD) and (text := self.store.read(name)) is not None:
                 batch = Batch.from_json(text)
                 if batch.is_open:
                     open_ids.add(batch.id)
-                elif batch.expires_at + FORGET_AFTER_S < expiry_time():
+                    continue
+                results[batch.id] = {batch.output_file_id, batch.error_file_id}
+                if batch.expires_at + FORGET_AFTER_S < expiry_time():
                     self.store.delete(name)
+        for owner in sorted({name.split("/")[0] for name in names if "/files/" in name}):
+            self.files.tidy(owner, results)
         self._delete_leftovers(names, open_ids)
 
     def _delete_leftovers(self, names: Iterable[str], open_ids: Collection[str]) -> None:
