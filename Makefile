@@ -179,11 +179,17 @@ endif
 	UV_PROJECT_ENVIRONMENT=$@ $(UV) sync --frozen --no-default-groups --extra tpu
 	@touch $@
 
-# For tests that hold families to it: always the newest, in an environment of its own, since the service needs no torch.
+# For tests that hold families to it: always the newest, and two older ones that many folders are saved by. They have
+# environments of their own, since the service needs no torch. Of PEFT each has the release of its time.
 .PHONY: newest-transformers
 newest-transformers: $(UV)
 	$(UV) venv --quiet --allow-existing --python 3.11 .tools/targets/transformers
-	$(UV) pip install --quiet --upgrade --python .tools/targets/transformers transformers torch numpy
+	$(UV) pip install --quiet --upgrade --python .tools/targets/transformers transformers torch numpy peft
+	for pair in 4.57.6:0.17.1 4.40.2:0.10.0; do \
+	  release=$${pair%%:*}; into=.tools/targets/transformers-$${release%.*}; \
+	  $(UV) venv --quiet --allow-existing --python 3.11 $$into && \
+	  $(UV) pip install --quiet --python $$into transformers==$$release peft==$${pair##*:} torch numpy || exit 1; \
+	done
 
 # Of CUDA only what compiles; its libraries are 2 GB more.
 CUDA_LIBRARIES := cublas cuda-cccl cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cusolver cusparse nccl-cu13 \

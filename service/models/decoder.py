@@ -297,7 +297,12 @@ class Decoder:
         for axis, other in enumerate(each[1:], start=1):
             angles = jnp.where((rope.axes() == axis)[None, :], other, angles)
         cosine, sine = jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor
-        return Rotation(cosine.astype(self.dtype), sine.astype(self.dtype))
+        temperature = None
+        if rope.temperature_slope:
+            # Source: transformers `modeling_ministral3.py` (get_llama_4_attn_scale)
+            num_before = jnp.floor(by_axis[0] / rope.original_context_len)
+            temperature = (1 + rope.temperature_slope * jnp.log1p(num_before)).astype(self.dtype)
+        return Rotation(cosine.astype(self.dtype), sine.astype(self.dtype), temperature)
 
 
 def _scaled(x: NamedArray, multiplier: float) -> NamedArray:

@@ -32,6 +32,9 @@ class RopeConfig:
     attention_factor: float = 1.0  # factor of sine and cosine; 1 for all scalings but yarn and longrope
     has_truncated_range: bool = True  # yarn: the ends of the range are rounded to whole dimensions
     factors: tuple[float, ...] = ()  # longrope: of each pair of dimensions
+    is_adjacent: bool = False  # whether dimensions 2 i and 2 i + 1 are a pair, and not i and i + rotary_dim / 2
+    # Of the logarithm of how many original contexts precede a token, by which its query grows; 0 for none.
+    temperature_slope: float = 0.0
     # Pairs of dimensions that turn by time, row and column; empty: all turn by one position.
     sections: tuple[int, ...] = ()
 

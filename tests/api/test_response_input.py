@@ -328,7 +328,7 @@ async def test_a_grammar_may_be_stated_as_vllms_clients_do():
     assert service.engine.last.request.constraint is not None
     both = {"structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}}
     assert (await refusal(**both))["param"] == "structured_outputs"
-    for fields, param in (({"n": 2}, "n"), ({"top_k": -2}, "top_k"), ({"guided_json": {}}, "guided_json")):
+    for fields, param in (({"n": 2}, "n"), ({"top_k": -2}, "top_k"), ({"stop_regex": "a"}, "stop_regex")):
         error = await refusal(**fields)
         assert (error["param"], "messages" in error["message"]) == (param, False)
 

@@ -47,6 +47,10 @@ _GPT_OSS = {
         **{"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 16},
     },
 }
+_MINISTRAL_3 = {
+    **{"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 8},
+    **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4},
+}
 _GRANITE_4 = {
     **_GRANITE,
     "num_local_experts": 0,
@@ -129,6 +133,18 @@ FAMILY_CASES = (
             },
         },
     ),
+    FamilyCase(
+        "exaone4",
+        "exaone4",
+        {"num_hidden_layers": 4, "sliding_window": WINDOW, "sliding_window_pattern": 2, "pad_token_id": None},
+    ),
+    FamilyCase("exaone4_full", "exaone4", {"sliding_window": None, "layer_types": [_FULL] * 3, "pad_token_id": None}),
+    FamilyCase("glm", "glm", {"head_dim": 8, "pad_token_id": None}),
+    FamilyCase("glm4", "glm4", {"head_dim": 16, "pad_token_id": None}),
+    FamilyCase(
+        "ministral", "ministral", {"head_dim": 8, "layer_types": [_SLIDING, _FULL, _SLIDING], "sliding_window": WINDOW}
+    ),
+    FamilyCase("ministral3", "ministral3", {"head_dim": 16, "pad_token_id": None, "rope_parameters": _MINISTRAL_3}),
     FamilyCase("olmo2", "olmo2", {"pad_token_id": None}),
     FamilyCase("olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": WINDOW, "pad_token_id": None}),
     FamilyCase("granite", "granite", _GRANITE),

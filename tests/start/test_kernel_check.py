@@ -19,7 +19,10 @@ from tests.served import DEMO, SMALL, answers_of
 
 @pytest.mark.parametrize(
     ("kernel", "fault"),
-    [("wrong", "differs from the reference by"), ("failing", "failed: NotImplementedError: no such instruction")],
+    [
+        ("wrong", "differs from the reference by"),
+        pytest.param("failing", "failed: NotImplementedError: no such instruction", marks=pytest.mark.grid),
+    ],
 )
 def test_a_bad_kernel_is_refused_by_name_and_the_answers_are_the_references(kernel, fault, demo_answers):
     with ServiceProcess("tests.start.service_with_kernel", kernel_double=kernel, **SMALL) as service:

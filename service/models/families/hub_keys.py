@@ -46,6 +46,11 @@ _DECODER = {
 }
 _BIASES = {"attention_bias": False, "mlp_bias": False}
 _MISTRAL = {**_DECODER, "intermediate_size": 14_336, "num_key_value_heads": 8, "max_position_embeddings": 131_072}
+_GLM = {
+    **_DECODER,
+    **{"vocab_size": 151_552, "intermediate_size": 13_696, "num_hidden_layers": 40, "num_key_value_heads": 2},
+    **{"head_dim": 128, "max_position_embeddings": 131_072, "rms_norm_eps": 1.5625e-7, "attention_bias": True},
+}
 _OLMO = {**_DECODER, "vocab_size": 50_304, "rms_norm_eps": 1e-5, "attention_bias": False, "clip_qkv": None}
 _QWEN = {
     **_DECODER,
@@ -120,6 +125,13 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         },
         unused=("mlp_bias", "post_norm", "qk_norm"),
     ),
+    "exaone4": FamilyKeys(
+        {
+            **_DECODER,
+            **{"vocab_size": 102_400, "intermediate_size": 16_384, "num_key_value_heads": 32, "rms_norm_eps": 1e-5},
+            **{"sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": None},
+        }
+    ),
     "gemma": FamilyKeys(
         {
             **_GEMMA,
@@ -145,6 +157,8 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         },
         unused=("hidden_act", "cache_implementation", "_sliding_window_pattern"),
     ),
+    "glm": FamilyKeys(_GLM),
+    "glm4": FamilyKeys(_GLM),
     "gpt2": FamilyKeys(
         {
             **{"vocab_size": 50_257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None},
@@ -182,7 +196,23 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
     "idefics3": _IDEFICS,
     "idefics3_vision": _IDEFICS_VISION,
     "llama": FamilyKeys({**_DECODER, **_BIASES}, unused=("pretraining_tp",)),
+    "ministral": FamilyKeys({**_MISTRAL, "sliding_window": 4096, "layer_types": None}),
+    "ministral3": FamilyKeys(
+        {
+            **_MISTRAL,
+            **{"vocab_size": 131_072, "num_hidden_layers": 34, "head_dim": 128, "max_position_embeddings": 262_144},
+            **{"rms_norm_eps": 1e-5, "sliding_window": None},
+        },
+        unused=("layer_types",),
+    ),
     "mistral": FamilyKeys({**_MISTRAL, "sliding_window": 4096}),
+    "mistral3": FamilyKeys(
+        {"tie_word_embeddings": True},
+        unused=(
+            *("text_config", "vision_config", "image_token_index", "projector_hidden_act", "spatial_merge_size"),
+            *("vision_feature_layer", "multimodal_projector_bias"),
+        ),
+    ),
     "mixtral": FamilyKeys(
         {**_MISTRAL, **_EXPERTS, "rms_norm_eps": 1e-5, "sliding_window": None},
         {"num_experts": "num_local_experts"},

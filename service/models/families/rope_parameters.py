@@ -6,7 +6,7 @@
 | `rope_theta` in one of them and at the top | the inner one; then the top; then the family's | the same |
 | `rope_type` and `type` | `rope_type` | `standardize_rope_params` |
 | `original_max_position_embeddings`, inside and at the top | the top, the inside, the longest text | the same |
-| `partial_rotary_factor` | of Phi-3, and of no other family here | `modeling_phi3.py` and the other models |
+| `partial_rotary_factor` | of Phi-3 and GLM, and of no other family here | `modeling_phi3.py` and the other models |
 | `su`, and in Phi-3 `yarn` | `longrope` | `configuration_phi3.py` |
 | `dynamic` | `default`, which it is up to the longest text | `_compute_dynamic_ntk_parameters` |
 | `mrope` | `default`, with sections of a family that sees | `configuration_qwen2_vl.py` |
@@ -19,7 +19,7 @@ Sources: `modeling_rope_utils.py` where no file is named.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.models.config import HubConfig
@@ -27,10 +27,14 @@ from service.models.families.layer_kinds import FULL, SLIDING
 from service.models.rope import RopeConfig
 
 SERVED = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
-# Source: transformers `configuration_gpt_oss.py`, `configuration_apertus.py`
+# Source: transformers `configuration_gpt_oss.py`, `configuration_ministral3.py`, `configuration_apertus.py`
 _GPT_OSS = {
     **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
     **{"original_max_position_embeddings": 4096},
+}
+_MINISTRAL_3 = {
+    **{"rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0},
+    **{"original_max_position_embeddings": 16_384, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
 }
 _APERTUS = {
     **{"rope_type": "llama3", "rope_theta": 12_000_000.0, "factor": 8.0, "original_max_position_embeddings": 8192},
@@ -44,7 +48,10 @@ class FamilyRope:
 
     theta: float = 10_000.0
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of a file without any
-    is_partial: bool = False  # whether a part of a head may be left as it is
+    partial: float | None = None  # the part of a head that is rotated; None: whole heads, always
+    has_su: bool = False  # whether `yarn` is another name of `longrope`
+    is_adjacent: bool = False  # whether a pair of dimensions are neighbours
+    has_temperature: bool = False  # whether queries grow with their position
     has_sections: bool = False  # whether positions are of time, row and column
     # Of each kind of layer: the key of its theta at the top of a file, and its default; empty: one rotation for all.
     kinds: Mapping[str, tuple[str, float]] = field(default_factory=dict)
@@ -54,14 +61,17 @@ class FamilyRope:
 FAMILY_ROPES: Mapping[str, FamilyRope] = {
     "apertus": FamilyRope(12_000_000.0, _APERTUS),
     "gemma3_text": FamilyRope(kinds={FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}),
+    "glm": FamilyRope(partial=0.5, is_adjacent=True),
+    "glm4": FamilyRope(partial=0.5, is_adjacent=True),
     "gpt_oss": FamilyRope(150_000.0, _GPT_OSS),
+    "ministral3": FamilyRope(parameters=_MINISTRAL_3, has_temperature=True),
     "mixtral": FamilyRope(1_000_000.0),
     "modernbert": FamilyRope(
         kinds={FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)},
         scaled_kinds=(FULL, SLIDING),
     ),
     "olmo3": FamilyRope(kinds={FULL: ("rope_theta", 500_000.0), SLIDING: ("rope_theta", 500_000.0)}),
-    "phi3": FamilyRope(is_partial=True),
+    "phi3": FamilyRope(partial=1.0, has_su=True),
     "qwen3_vl_text": FamilyRope(500_000.0, has_sections=True),
     "smollm3": FamilyRope(2_000_000.0),
 }
@@ -94,7 +104,7 @@ class _Parameters:
         named = self.values.get("rope_type") or self.values.get("type") or "default"
         if named == "mrope":
             return "default"
-        is_longrope = named == "su" or (named == "yarn" and self.family.is_partial)
+        is_longrope = named == "su" or (named == "yarn" and self.family.has_su)
         return "longrope" if is_longrope else str(named)
 
     @property
@@ -216,8 +226,17 @@ def _rope(
     common = {
         "theta": given.number("rope_theta"),
         "rotary_dim": rotary_dim,
+        "is_adjacent": family.is_adjacent,
         "sections": _sections(given, rotary_dim),
     }
+    rope = _of_type(rope_type, given, common)
+    if not family.has_temperature or not values.get("llama_4_scaling_beta"):
+        return rope
+    slope = given.number("llama_4_scaling_beta")
+    return replace(rope, temperature_slope=slope, original_context_len=given.original_context_len)
+
+
+def _of_type(rope_type: str, given: _Parameters, common: Mapping[str, Any]) -> RopeConfig:
     match rope_type:
         case "linear":
             return RopeConfig(**common, scaling=rope_type, factor=given.number("factor"))
@@ -240,8 +259,8 @@ def _rope(
 
 def _rotary_dim(given: _Parameters) -> int:
     config, head_dim = given.config, given.head_dim
-    share = given.values.get("partial_rotary_factor", config.values.get("partial_rotary_factor"))
-    if not given.family.is_partial:
+    share = given.values.get("partial_rotary_factor", config.values.get("partial_rotary_factor", given.family.partial))
+    if given.family.partial is None:
         # The models of such a family rotate whole heads by default, and fail where another type makes a part of them.
         if share not in (None, 1) and given.rope_type not in ("default", "dynamic"):
             raise config.refuse(
