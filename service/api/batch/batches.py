@@ -65,7 +65,7 @@ class Batches:
             message = f"Invalid 'input_file_id': no file found with id '{input_file_id[:64]}'. Upload it first."
             raise InvalidParameter(message, param="input_file_id")
         self.store.write(f"{QUEUE}/{batch.id}", owner.encode())
-        self.store.write(record_name(batch), batch.to_json())
+        self.store.write(record_name(batch), batch.to_json(), replaces=False)
         return batch
 
     def get(self, owner: str, batch_id: str) -> Batch:

@@ -122,7 +122,8 @@ class ResponseStore:
         """
         if not RESPONSE_ID.fullmatch(response_id):
             return None
-        kept = await self._run(lambda: self._settled(f"{owner}/{response_id}"))
+        name, is_ours = f"{owner}/{response_id}", (owner, response_id) in self.live
+        kept = await self._run(lambda: _unpacked(self._store.read(name)) if is_ours else self._settled(name))
         return None if kept is None or self._is_over(response_id) else kept
 
     async def write(self, owner: str, response: dict[str, Any], items: bytes, *, is_new: bool = True) -> Kept | None:

@@ -399,8 +399,8 @@ def state_of(answer):
 def simulated(monkeypatch):
     """Run a history by its seed."""
 
-    def run(seed, **options):
-        history = History(seed, **options)
+    def run(seed, *, kind=History, **options):
+        history = kind(seed, **options)
         clock = history.world
         monkeypatch.setattr(time, "time", clock.unix_time)
         monkeypatch.setattr(time, "time_ns", lambda: int(clock.unix_time() * 1e9))
@@ -419,8 +419,32 @@ def simulated(monkeypatch):
 
 
 def test_what_clients_were_told_holds(simulated):
-    for seed in range(24):
+    for seed in range(16):
         simulated(seed, num_asked=3)
+
+
+class Outage(History):
+    """A minute without the bucket, while a response and a batch are worked on."""
+
+    async def _run(self):
+        self._begin(0.0)
+        [process] = self.processes
+        await self._background(process)
+        await self._create_batch(process)
+        await asyncio.sleep(self.random.uniform(0, 20))
+        self.world.outage_until_s = self.world.time() + 60
+        await asyncio.sleep(400)
+        await self._audit()
+
+    @property
+    def ends(self):
+        """The last state of each thing."""
+        return {told[-1][2][0] for told in self.seen.told.values()}
+
+
+def test_a_minute_without_the_bucket_loses_no_answer(simulated):
+    for seed in range(4):
+        assert simulated(seed, kind=Outage, faults=NO_FAULTS).ends == {"completed", "kept"}
 
 
 @pytest.mark.slow
