@@ -234,9 +234,9 @@ class ResponseStore:
     def _sweep_if_due(self) -> None:
         is_due = self._room_bytes < 0 or time.monotonic() > self._next_sweep_s
         if is_due and (self.sweeping is None or self.sweeping.done()):
-            self.sweeping = asyncio.get_running_loop().create_task(self._sweep())
+            self.sweeping = asyncio.get_running_loop().create_task(self.sweep())
 
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
         """Delete what is over and what is too much, while requests go on."""
         self._next_sweep_s = time.monotonic() + SWEEP_INTERVAL_S
         before = self._room_bytes

@@ -19,10 +19,12 @@ from service.api.batch.files import Files
 from service.api.batch.records import NEXT_STATUSES
 from service.api.batch.worker import BatchWorker
 from service.api.http.call import CALL
-from service.api.memory.memory import Keeping, Memory, _Place
-from service.api.memory.store import UNFINISHED, LiveResponse, ResponseStore, new_id_prefix
-from service.api.responses import _begin_in_background
-from service.errors import CheckpointError, RequestError, UnknownObject
+from service.api.memory.memory import Memory
+from service.api.memory.store import UNFINISHED, ResponseStore, new_id_prefix
+from service.api.responses import begin_in_background
+from service.api.schema.responses import ResponsesRequest
+from service.api.schema.wire import parse
+from service.errors import CheckpointError, PreviousResponseNotFound, RequestError, UnknownObject
 from service.storage import ages
 from tests.api.shared.world import BEGIN_S, NO_FAULTS, Faults, Process, SimulatedStore, Unreachable, World
 
@@ -154,9 +156,9 @@ class History:
         self.random, self.seen = self.world.random, Seen(self.world)
         self.faults, self.num_asked = faults, num_asked
         # Every second history is one of batches.
-        self.weights = (2, 4, 4, 3, 3, 2, 1, 2, 1, 1) if seed % 2 else (1, 1, 1, 1, 1, 0, 3, 4, 4, 2)
+        self.weights = (4, 4, 4, 3, 3, 1, 2, 1, 1) if seed % 2 else (1, 1, 1, 1, 1, 3, 4, 4, 2)
         if is_about_ends:
-            self.weights = (1, 4, 1, 6, 6, 0, 2, 1, 4, 2)
+            self.weights = (1, 4, 1, 6, 6, 2, 1, 4, 2)
         self.processes, self.ids, self.batch_ids, self.file_ids = [], [], [], []
         self.kept_files = {}
 
@@ -202,7 +204,7 @@ class History:
         for _ in range(self.num_asked):
             await asyncio.sleep(self.random.expovariate(0.2))
             process = self.random.choice(self.processes)
-            actions = [self._turn, self._background, self._get, self._cancel, self._delete, self._continue]
+            actions = [self._turn, self._background, self._get, self._cancel, self._delete]
             actions += [self._create_batch, self._get_batch, self._cancel_batch, self._delete_file]
             [action] = self.random.choices(actions, self.weights)
             with contextlib.suppress(Unreachable):
@@ -221,20 +223,31 @@ class History:
         self.seen.note(name, begin_s, state or state_of(answer))
         return answer
 
-    def _new_answer(self, process, *, background):
-        response_id = f"{new_id_prefix()}{self.random.getrandbits(128):032x}"
+    async def _new_answer(self, process, previous_id=None, *, background=False):
+        """Begin to answer a request by the service's own keeping."""
+        call = SimpleNamespace(
+            cache_salt=b"",
+            place=None,
+            deadline=SimpleNamespace(within=lambda work: work),
+            log_fields={},
+            has_long_body=False,
+            run_in_thread=asyncio.to_thread,
+            ignore=lambda _: None,
+        )
+        content = json.dumps({"model": MODEL, "input": "hi", "previous_response_id": previous_id}).encode()
 
-        async def items():
-            return b""
+        async def body():
+            return content
 
-        call = SimpleNamespace(deadline=SimpleNamespace(within=lambda work: work), log_fields={}, ignore=lambda _: None)
-        place = _Place(process.responses, LiveResponse(OWNER, response_id), asyncio.ensure_future(items()))
-        streams = Streams(self.world, response_id)
-        return call, streams, Answer(streams, Keeping(call, place), background=background)
+        memory = Memory(SimpleNamespace(scope={CALL: call}, body=body), process.responses)
+        await memory.continued(call, parsed := parse(ResponsesRequest, content))
+        streams = Streams(self.world, f"{new_id_prefix()}{self.random.getrandbits(128):032x}")
+        keeping = memory.keeping(call, parsed, streams.id)
+        return call, streams, Answer(streams, keeping, background=background)
 
     async def _turn(self, process):
-        async def turn():
-            _, streams, answer = self._new_answer(process, background=False)
+        async def turn(previous_id):
+            _, streams, answer = await self._new_answer(process, previous_id)
             with answer.kept():
                 async for _, text in streams.deltas():
                     answer.push(text)
@@ -243,7 +256,14 @@ class History:
             return response
 
         begin_s = self.world.time()
-        response = await process.answer(turn())
+        previous_id = self.random.choice([*self.ids, None])
+        try:
+            response = await process.answer(turn(previous_id))
+        except PreviousResponseNotFound:
+            self.seen.note(previous_id, begin_s, GONE)
+            return
+        except RequestError as error:
+            raise Unreachable from error
         if response["store"]:
             self.ids.append(response["id"])
             self.seen.note(response["id"], begin_s, state_of(response))
@@ -252,8 +272,8 @@ class History:
         queued = asyncio.get_running_loop().create_future()
 
         async def begin():
-            call, streams, answer = self._new_answer(process, background=True)
-            response = await _begin_in_background(call, SimpleNamespace(streams=streams), answer)
+            call, streams, answer = await self._new_answer(process, background=True)
+            response = await begin_in_background(call, SimpleNamespace(streams=streams), answer)
 
             async def send(message):
                 if message["type"] == "http.response.body" and not queued.done():
@@ -274,17 +294,6 @@ class History:
         if self.ids:
             response_id = self.random.choice(self.ids)
             await self._told(process, response_id, process.memory.response(response_id))
-
-    async def _continue(self, process):
-        if self.ids:
-            response_id = self.random.choice(self.ids)
-            kept = self._told(process, response_id, self._kept(process, response_id))
-            await kept
-
-    async def _kept(self, process, response_id):
-        if (kept := await process.responses.read(OWNER, response_id)) is None:
-            raise UnknownObject("response", response_id)
-        return kept.response
 
     async def _cancel(self, process):
         if self.ids:
@@ -371,7 +380,7 @@ class History:
         for process in self.processes:
             process.kill()
         await asyncio.sleep(3 * HOUR_S)
-        await fresh.answer(fresh.responses._sweep())
+        await fresh.answer(fresh.responses.sweep())
         await fresh.answer(asyncio.to_thread(fresh.batches.tidy))
         await self._check_orphans(fresh)
 
@@ -405,7 +414,7 @@ def simulated(monkeypatch):
         monkeypatch.setattr(time, "time", clock.unix_time)
         monkeypatch.setattr(time, "time_ns", lambda: int(clock.unix_time() * 1e9))
         monkeypatch.setattr(time, "monotonic", clock.time)
-        monkeypatch.setattr(ages, "_STARTED_S", BEGIN_S)
+        monkeypatch.setattr(ages, "STARTED_S", BEGIN_S)
         try:
             history.run()
         except BaseException as error:
