@@ -65,7 +65,7 @@ async def create_response(
     keeping, key = memory.keeping(call, body, chat.streams.id), call.seal_key
     answer = _Answer(chat, body, created_at, keeping, seal=partial(seal, key=key))
     if body.background:
-        return await _begin_in_background(call, chat, answer)
+        return await begin_in_background(call, chat, answer)
     if body.stream:
         events = _events(chat, body, answer)
         return NamedEventStream(events, sequences=chat.streams, deadline=call.deadline)
@@ -93,7 +93,7 @@ async def _with_chat(
     return body, chat_body
 
 
-async def _begin_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> Response:
+async def begin_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> Response:
     """Answer that a response has begun; it goes on once that is sent, as part of the request."""
     queued = answer.response("queued")
     async with contextlib.AsyncExitStack() as ends:
