@@ -35,14 +35,24 @@ coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines
 	@$(RUN) coverage report --sort=cover | sed -n '1,12p;$$p'
 
 check: .venv/dev ## Check format, lint, types, import rules, dependencies and deployment
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync) $(CHECKS)
+
+# Those that take longest first; each prints when it has ended.
+CHECKS := check-types check-deployment check-documents check-imports check-lint
+.PHONY: $(CHECKS)
+check-types:
+	$(RUN) pyright
+check-deployment:
+	$(RUN) python -m scripts.check_deployment
+check-documents:
+	$(RUN) python -m scripts.write_documents --check || { echo 'Run make fix.'; exit 1; }
+check-imports:
+	$(RUN) lint-imports
+	$(RUN) deptry .
+check-lint:
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) ruff check --isolated --select F821 tests benchmarks scripts examples
-	$(RUN) pyright
-	$(RUN) lint-imports
-	$(RUN) deptry .
-	$(RUN) python -m scripts.write_documents --check || { echo 'Run make fix.'; exit 1; }
-	$(RUN) python -m scripts.check_deployment
 
 fix: .venv/dev ## Format, apply automatic fixes, write what documents take from the code
 	$(RUN) ruff format .
@@ -179,11 +189,17 @@ endif
 	UV_PROJECT_ENVIRONMENT=$@ $(UV) sync --frozen --no-default-groups --extra tpu
 	@touch $@
 
-# For tests that hold families to it: always the newest, in an environment of its own, since the service needs no torch.
+# For tests that hold families to it: always the newest, and two older ones that many folders are saved by. They have
+# environments of their own, since the service needs no torch. Of PEFT each has the release of its time.
 .PHONY: newest-transformers
 newest-transformers: $(UV)
 	$(UV) venv --quiet --allow-existing --python 3.11 .tools/targets/transformers
-	$(UV) pip install --quiet --upgrade --python .tools/targets/transformers transformers torch numpy
+	$(UV) pip install --quiet --upgrade --python .tools/targets/transformers transformers torch numpy peft
+	for pair in 4.57.6:0.17.1 4.40.2:0.10.0; do \
+	  release=$${pair%%:*}; into=.tools/targets/transformers-$${release%.*}; \
+	  $(UV) venv --quiet --allow-existing --python 3.11 $$into && \
+	  $(UV) pip install --quiet --python $$into transformers==$$release peft==$${pair##*:} torch numpy || exit 1; \
+	done
 
 # Of CUDA only what compiles; its libraries are 2 GB more.
 CUDA_LIBRARIES := cublas cuda-cccl cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cusolver cusparse nccl-cu13 \

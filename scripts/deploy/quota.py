@@ -46,17 +46,18 @@ def needs_of_tpu(machine: str, chips: int, capacity: str) -> Need:
     return Need("TPUS-PER-TPU-FAMILY-per-project-region", chips, "v6e chips")
 
 
-def check(project: str, region: str, service: str, needs: list[Need]) -> None:
-    """Compare each need with the quota of a region; what cannot be read is only warned of.
+def check(project: str, region: str, service: str, needs: list[Need]) -> bool:
+    """Return whether the quota of a region has room for each need twice; what cannot be read is only warned of.
 
     Raises:
-        SystemExit: a quota is too small.
+        SystemExit: a quota is too small for one.
     """
     listed = read(
         "gcloud", "beta", "quotas", "info", "list", f"--service={service}", f"--project={project}", "--format=json"
     )
     limits = limits_of(listed or "[]", region)
     compare(project, region, needs, limits)
+    return all(not 0 <= limits.get(need.quota, -1) < 2 * need.amount for need in needs)
 
 
 def check_region(project: str, region: str, need: Need) -> None:

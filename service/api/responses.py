@@ -1,14 +1,15 @@
 """POST /v1/responses."""
 
+import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, override
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
-from starlette.background import BackgroundTask
+from starlette.types import Receive, Scope, Send
 
 from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
@@ -23,7 +24,7 @@ from service.api.http.call import Call
 from service.api.http.errors import error_answer, errors_in_terms_of
 from service.api.http.receive import json_body
 from service.api.http.sse import NamedEventStream
-from service.api.memory.memory import Keeping, KeyMemory, Memory
+from service.api.memory.memory import LAST_WRITE_S, Keeping, KeyMemory, Memory
 from service.api.memory.store import UNFINISHED, new_id_prefix
 from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
 from service.api.render import engine_request, json_answer
@@ -61,10 +62,10 @@ async def create_response(
     with errors_in_terms_of(body.in_terms_of_request):
         body, chat_body = await _with_chat(call, body, memory)
         chat = await start_chat(call, model, chat_body, prefix=new_id_prefix())
-    keeping, key = memory.keeping(call, body, chat.streams.id), call.cache_salt
+    keeping, key = memory.keeping(call, body, chat.streams.id), call.seal_key
     answer = _Answer(chat, body, created_at, keeping, seal=partial(seal, key=key))
     if body.background:
-        return await _begin_in_background(call, chat, answer)
+        return await begin_in_background(call, chat, answer)
     if body.stream:
         events = _events(chat, body, answer)
         return NamedEventStream(events, sequences=chat.streams, deadline=call.deadline)
@@ -87,22 +88,35 @@ async def _with_chat(
 ) -> tuple[ResponsesRequest, ChatCompletionRequest]:
     """Return a request with the items that it continues, and the chat that has the same answer."""
     body = await memory.continued(call, body)
-    chat_body = await call.convert(partial(chat_of, key=call.cache_salt), body)
+    chat_body = await call.convert(partial(chat_of, key=call.seal_key), body)
     call.ignored.add(chat_body.ignored)
     return body, chat_body
 
 
-async def _begin_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> Response:
+async def begin_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> Response:
     """Answer that a response has begun; it goes on once that is sent, as part of the request."""
     queued = answer.response("queued")
-    try:
-        await answer.keeping.write(queued)
-        if not answer.keeping.is_kept:
-            raise ResponsesUnavailable
-    except BaseException:
-        chat.streams.abort()
-        raise
-    return JSONResponse(queued, background=BackgroundTask(_make_in_background, call, chat, answer))
+    async with contextlib.AsyncExitStack() as ends:
+        ends.enter_context(chat.streams)
+        await ends.enter_async_context(answer.keeping.claimed())
+        await answer.keeping.write_state(queued)
+        return _Queued(queued, ends.pop_all(), lambda: _make_in_background(call, chat, answer))
+
+
+class _Queued(JSONResponse):
+    """The answer to a request whose work goes on, and ends here, also where the answer cannot be sent."""
+
+    def __init__(
+        self, queued: dict[str, Any], ends: contextlib.AsyncExitStack, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        super().__init__(queued)
+        self._ends, self._work = ends, work
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._ends:
+            await super().__call__(scope, receive, send)
+            await self._work()
 
 
 async def _make_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> None:
@@ -111,12 +125,14 @@ async def _make_in_background(call: Call, chat: StartedChat, answer: "_Answer") 
             is_first = answer.status == "queued"
             answer.push(delta)
             if is_first:
-                await answer.keeping.write(answer.response(answer.status))
+                with contextlib.suppress(ResponsesUnavailable):  # the next state is written all the same
+                    await answer.keeping.write_state(answer.response(answer.status))
 
-    with chat.streams, answer.kept():
+    with answer.kept():
         try:
-            is_done = await answer.keeping.until_cancelled(call.deadline.within(make()))
-            response = answer.end() if is_done else answer.response("cancelled")
+            if not await answer.keeping.until_ended(call.deadline.within(make())):
+                return
+            response = answer.end()
         except Exception as error:
             failure = error_answer(error, chat.streams.id)
             call.log_fields["error_code"] = failure.body["error"]["code"]
@@ -124,7 +140,7 @@ async def _make_in_background(call: Call, chat: StartedChat, answer: "_Answer") 
             response = answer.response("failed") | {
                 "error": {"code": code, "message": failure.body["error"]["message"]}
             }
-        await answer.keeping.write_last(response)
+        await answer.keeping.write_state(response, within_s=LAST_WRITE_S)
 
 
 async def _events(chat: StartedChat, body: ResponsesRequest, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
@@ -200,7 +216,7 @@ class _Answer:
 
     def kept(self) -> AbstractContextManager[None]:
         """Let other requests find the response by its id until it is complete."""
-        return self.keeping.found_as(lambda: self.response(self.status))
+        return self.keeping.found_as(lambda status: self.response(status or self.status))
 
     def response(self, status: str) -> dict[str, Any]:
         """Return the response with what it has so far."""

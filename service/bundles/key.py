@@ -26,6 +26,7 @@ JAX_OPTIONS = (
     "jax_numpy_dtype_promotion",
     "jax_threefry_partitionable",
     "jax_default_dtype_bits",
+    "jax_disable_most_optimizations",
 )
 # Packages that trace or compile, or whose objects are pickled.
 PROJECT = "levserve"

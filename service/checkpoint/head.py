@@ -34,6 +34,7 @@ from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.headers import read_headers
 from service.weights.names import resolve
 from service.weights.safetensors import Header, TensorEntry
+from service.weights.stacked_experts import single_names
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,10 @@ def _has_own_head(specs: Sequence[WeightSpec], layout: SnapshotLayout, ranges: R
     if not tensors_of:
         read([info.name for info in layout.weights])
         tensors_of = {file: list(header.entries) for file, header in headers.items()}
-    tensors = resolve(ranges.uri, specs, tensors_of, optional={embed, head}).tensors
+    names = [source.name for spec in specs for source in spec.sources]
+    tensors_of = {file: single_names(own, names) for file, own in tensors_of.items()}
+    # Which biases are zero is read by the load.
+    tensors = resolve(ranges.uri, specs, tensors_of, optional={embed, head}, zeros=frozenset).tensors
     if head not in tensors:
         return False
     if not is_tied:

@@ -45,6 +45,7 @@ UNTIMED_FOUR_BIT_OPTIONS: Mapping[str, Any] = {
     "xla_gpu_autotune_level": 0,
 }
 OPTIONS = {"cpu": CPU_OPTIONS, "gpu": GPU_OPTIONS}
+QUICK_COMPILES = "jax_disable_most_optimizations"
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
 
@@ -166,6 +167,8 @@ def tuned_options(device: Device, tunings: Tunings, *, has_four_bits: bool = Fal
 def compiler_options(device: Device, *, has_four_bits: bool = False) -> dict[str, Any]:
     """Return the XLA options for programs of a device, which may be on another machine.
 
+    A CPU has none where JAX is told to compile quickly: they would undo that.
+
     Args:
         device: on which they will run.
         has_four_bits: whether weights of the program are in 4 bits.
@@ -174,6 +177,8 @@ def compiler_options(device: Device, *, has_four_bits: bool = False) -> dict[str
         return dict(UNTIMED_FOUR_BIT_OPTIONS if is_absent(device) else FOUR_BIT_OPTIONS)
     if device.platform == "gpu" and is_absent(device):
         return dict(UNTIMED_OPTIONS)
+    if device.platform == "cpu" and jax.config.values[QUICK_COMPILES]:
+        return {}
     return dict(OPTIONS.get(device.platform, {}))
 
 

@@ -49,11 +49,16 @@ class StepAttention:
                 qkv = qkv + _bias(description, weights)
         group = description.group_size
         query = qkv.slice("qkv_group", "group", start=0, length=group)
-        key, value = qkv["qkv_group", group], qkv["qkv_group", group + 1]
+        key = qkv["qkv_group", group]
+        value = qkv["qkv_group", group + 1] if description.has_values else key
         query, key = self._normalized(query, key, description, weights)
+        value = normalized(value, description.value_norm, weights, "value_norm", "head_dim")
         if rotation is not None:
             with jax.named_scope("rope"):
-                query, key = _rotated(query, rotation), _rotated(key, rotation)
+                is_adjacent = description.rotation is not None and description.rotation.is_adjacent
+                query, key = _rotated(query, rotation, is_adjacent), _rotated(key, rotation, is_adjacent)
+                if rotation.temperature is not None:
+                    query = query * hax.named(rotation.temperature, "token")
         key, value = _with_nans_in_keys(key, value)
         heads = (
             query.rearrange(("token", "kv_head", "group", "head_dim")).array,
@@ -188,14 +193,27 @@ def _with_nans_in_keys(key: NamedArray, value: NamedArray) -> tuple[NamedArray, 
     return hax.where(hax.all(is_finite, "head_dim"), key, jnp.nan), hax.where(is_finite, value, 0)
 
 
-def _rotated(x: NamedArray, rotation: Rotation) -> NamedArray:
-    """Rotate each pair (i, i + rotary_dim / 2) by its angle, as Hugging Face pairs them; leave the other dimensions."""
-    cosine, sine = (hax.named(part, ("token", ROTARY)) for part in rotation)
+def _rotated(x: NamedArray, rotation: Rotation, is_adjacent: bool) -> NamedArray:
+    """Rotate each pair of dimensions by its angle; leave the dimensions after the pairs.
+
+    Args:
+        x: queries or keys.
+        rotation: the angles.
+        is_adjacent: whether a pair is (2 i, 2 i + 1), and not (i, i + rotary_dim / 2) as Hugging Face pairs them.
+    """
+    cosine, sine = (hax.named(part, ("token", ROTARY)) for part in (rotation.cosine, rotation.sine))
     half, head_dim = cosine.resolve_axis(ROTARY).size, x.resolve_axis("head_dim").size
-    first = x.slice("head_dim", ROTARY, start=0, length=half)
-    second = x.slice("head_dim", ROTARY, start=half, length=half)
+    if is_adjacent:
+        pairs = x.slice("head_dim", start=0, length=2 * half).unflatten_axis("head_dim", {ROTARY: half, "pair": 2})
+        first, second = pairs["pair", 0], pairs["pair", 1]
+    else:
+        first = x.slice("head_dim", ROTARY, start=0, length=half)
+        second = x.slice("head_dim", ROTARY, start=half, length=half)
     rotated = (first * cosine - second * sine, second * cosine + first * sine)
-    parts = [part.rename({ROTARY: "head_dim"}) for part in rotated]
+    if is_adjacent:
+        parts = [hax.stack("pair", rotated).rearrange((..., ROTARY, "pair")).flatten_axes((ROTARY, "pair"), "head_dim")]
+    else:
+        parts = [part.rename({ROTARY: "head_dim"}) for part in rotated]
     if head_dim > 2 * half:
         parts.append(x.slice("head_dim", start=2 * half, length=head_dim - 2 * half))
     return hax.concatenate("head_dim", parts)

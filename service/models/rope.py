@@ -29,9 +29,13 @@ class RopeConfig:
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
+    num_turning: int = 0  # proportional: the first pairs of dimensions, which turn; the others do not
     attention_factor: float = 1.0  # factor of sine and cosine; 1 for all scalings but yarn and longrope
     has_truncated_range: bool = True  # yarn: the ends of the range are rounded to whole dimensions
     factors: tuple[float, ...] = ()  # longrope: of each pair of dimensions
+    is_adjacent: bool = False  # whether dimensions 2 i and 2 i + 1 are a pair, and not i and i + rotary_dim / 2
+    # Of the logarithm of how many original contexts precede a token, by which its query grows; 0 for none.
+    temperature_slope: float = 0.0
     # Pairs of dimensions that turn by time, row and column; empty: all turn by one position.
     sections: tuple[int, ...] = ()
 
@@ -52,6 +56,9 @@ class RopeConfig:
         match self.scaling:
             case "linear":
                 return (plain / self.factor).astype(np.float32)
+            case "proportional":
+                turns = np.arange(len(plain)) < self.num_turning
+                return np.where(turns, plain / self.factor, 0).astype(np.float32)
             case "llama3":
                 return self._llama3(plain)
             case "yarn":

@@ -6,7 +6,8 @@ from jaxtyping import Array, Float
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of each token's angles, times the attention factor."""
+    """Cosine and sine of each token's angles, times the attention factor, and what multiplies its query."""
 
     cosine: Float[Array, "token half_rotary_dim"]
     sine: Float[Array, "token half_rotary_dim"]
+    temperature: Float[Array, " token"] | None = None

@@ -24,10 +24,14 @@ PARTS = (
 
 def bare_name(name: str) -> str:
     """Return a tensor's name in the bare model."""
-    prefix = next((prefix for prefix in BASE_PREFIXES if name.startswith(prefix)), "")
-    bare = name.removeprefix(prefix)
-    part, renamed = next((pair for pair in PARTS if bare.startswith(pair[0])), ("", ""))
-    return renamed + bare.removeprefix(part)
+    inner = without_base_prefix(name)
+    part, renamed = next((pair for pair in PARTS if inner.startswith(pair[0])), ("", ""))
+    return renamed + inner.removeprefix(part)
+
+
+def without_base_prefix(name: str) -> str:
+    """Return a tensor's name without what the bare model has before it under a head."""
+    return name.removeprefix(next((prefix for prefix in BASE_PREFIXES if name.startswith(prefix)), ""))
 
 
 @dataclass(frozen=True)

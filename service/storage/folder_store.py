@@ -1,15 +1,22 @@
 """An `ObjectStore` in a local or mounted folder."""
 
 import contextlib
+import errno
 import os
 import shutil
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from service.storage.files import FileLock, part_path, sync, try_lock
+from service.storage.files import FileLock, part_path, sync, try_lock, try_lock_descriptor, wait_for_lock
 from service.storage.objects import PART_SUFFIX, check_name
 
 CLAIMS = "claims"
+LOCK_NAME = ".lock"  # held by each update
+LOCK_TIMEOUT_S, LOCK_INTERVAL_S = 10.0, 0.005
+# A part that no process has locked is deleted once it is so old: its writer locks it just after it has created it.
+FORGET_PARTS_AFTER_S = 3600.0
 
 
 class FolderStore:
@@ -28,7 +35,7 @@ class FolderStore:
         for parent, _, names in os.walk(self._at(folder) if folder else self._path):
             for name in names:
                 path = Path(parent, name)
-                if not name.endswith(PART_SUFFIX):
+                if not name.endswith(PART_SUFFIX) and (name != LOCK_NAME or path.parent != self._path):
                     with contextlib.suppress(FileNotFoundError):  # deleted just now
                         sizes[path.relative_to(self._path).as_posix()] = path.stat().st_size
         return dict(sorted(sizes.items()))
@@ -55,6 +62,16 @@ class FolderStore:
             return _write(self._with_parent(name), content, replaces=replaces)
         except FileNotFoundError:  # a concurrent `delete` removed the empty folder
             return _write(self._with_parent(name), content, replaces=replaces)
+
+    def update(self, name: str, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
+        """Replace an object under the store's lock; a writer of a new object needs none."""
+        with self._locked():
+            while True:
+                present = self.read(name)
+                if (content := change(present)) is None:
+                    return present
+                if self.write(name, content, replaces=present is not None):
+                    return content
 
     def copy(self, name: str, target: str) -> bool:
         """Hard-link a file to a second name; safe because files are replaced, never modified."""
@@ -88,11 +105,28 @@ class FolderStore:
             path.rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
+    def sweep(self) -> None:
+        for parent, folders, names in os.walk(self._path):
+            for name in (name for name in (*folders, *names) if name.endswith(PART_SUFFIX)):
+                with contextlib.suppress(OSError):  # deleted just now, or not ours
+                    _forget(Path(parent, name))
+
     def claim(self, name: str) -> "FolderClaim | None":
         """Lock a file of this name; the kernel releases it when the process ends."""
         path = self._with_parent(f"{CLAIMS}/{name}")
         lock = try_lock(path)
         return None if lock is None else FolderClaim(path, lock)
+
+    def _locked(self) -> FileLock:
+        """Return the lock of all updates; raises OSError if another process keeps it."""
+        give_up_s = time.monotonic() + LOCK_TIMEOUT_S
+
+        def pause() -> None:
+            if time.monotonic() > give_up_s:
+                raise OSError(errno.EAGAIN, f"another process keeps {LOCK_NAME} locked", self.uri)
+            time.sleep(LOCK_INTERVAL_S)
+
+        return wait_for_lock(self._with_parent(LOCK_NAME), pause)
 
     def _has(self, name: str, content: bytes) -> bool:
         path = self._at(name)
@@ -131,31 +165,50 @@ class FolderClaim:
 def _write(path: Path, content: bytes | Path | BinaryIO, *, replaces: bool) -> bool:
     part = part_path(path)
     try:
-        _fill(part, content)
-        sync(part)
-        if replaces:
-            part.replace(path)
-        elif not _place_new(part, path):
-            return False
-        sync(path.parent)
-        return True
+        with _filled(part, content):
+            sync(part)
+            if replaces:
+                part.replace(path)
+            elif not _place_new(part, path):
+                return False
+            sync(path.parent)
+            return True
     finally:
         part.unlink(missing_ok=True)
 
 
-def _fill(part: Path, content: bytes | Path | BinaryIO) -> None:
-    if isinstance(content, bytes):
-        with part.open("xb") as file:
-            file.write(content)
-    elif isinstance(content, Path):
+@contextlib.contextmanager
+def _filled(part: Path, content: bytes | Path | BinaryIO) -> Iterator[None]:
+    """Write a part that stays locked until the end of the block, so that no sweep deletes it."""
+    if isinstance(content, Path):
         try:
             part.hardlink_to(content)
         except OSError:  # another file system, or one without links
-            shutil.copyfile(content, part)
-    else:
-        content.seek(0)
-        with part.open("xb") as file:
+            with content.open("rb") as source, _filled(part, source):
+                yield
+        else:
+            yield
+        return
+    with part.open("xb") as file:
+        with contextlib.suppress(OSError):  # the file system has no locks
+            try_lock_descriptor(file.fileno())
+        if isinstance(content, bytes):
+            file.write(content)
+        else:
+            content.seek(0)
             shutil.copyfileobj(content, file)
+        file.flush()
+        yield
+
+
+def _forget(part: Path) -> None:
+    if time.time() - part.stat().st_mtime < FORGET_PARTS_AFTER_S:
+        return
+    if part.is_dir():
+        shutil.rmtree(part, ignore_errors=True)
+    elif (lock := try_lock(part)) is not None:
+        with lock:
+            part.unlink(missing_ok=True)
 
 
 def _place_new(part: Path, path: Path) -> bool:

@@ -1,8 +1,10 @@
 """A read-write object store in a folder or below a bucket's prefix.
 
-Objects become visible only when complete. A claim gives one process at a time the right to work on something.
+Objects become visible only when complete. A claim gives one process at a time the right to work on something. What
+several processes change they change with `update`, so that none undoes what another has done.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
@@ -14,7 +16,10 @@ from service.storage.retry import TransferLimits
 
 @runtime_checkable
 class Claim(Protocol):
-    """An exclusive right to work on something; it ends with the process, in a bucket some minutes later."""
+    """An exclusive right to work on something; it ends with the process, in a bucket some minutes later.
+
+    No clock of this machine decides when: the kernel does, or the bucket's own clock.
+    """
 
     def renew(self) -> bool:
         """Extend the claim; return whether this process still holds it."""
@@ -48,6 +53,18 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def update(self, name: str, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
+        """Replace a small object by what `change` makes of it; no other update comes in between.
+
+        Args:
+            name: the object's name.
+            change: gets the object, None if it does not exist, and returns the new one, None to leave it as it is.
+                It is called again if another process was first, and must leave what it has made itself.
+
+        Returns the object as it is afterwards.
+        """
+        ...
+
     def copy(self, name: str, target: str) -> bool:
         """Copy an object; return whether it existed."""
         ...
@@ -62,6 +79,10 @@ class ObjectStore(Protocol):
 
     def claim(self, name: str) -> Claim | None:
         """Claim a name; return None while this or another process holds it."""
+        ...
+
+    def sweep(self) -> None:
+        """Delete what writers have left that were killed long ago; nothing that a living one still writes."""
         ...
 
     def close(self) -> None:

@@ -1,20 +1,26 @@
 """The tensor headers of a checkpoint's files, in safetensors or pickle format, checked against a model's weights."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from service.errors import MalformedCheckpoint
 from service.models.stored.layers import FLOATING, WIDE, StoredTensor
 from service.models.weight_spec import WeightSpec
+from service.storage.objects import read_range
 from service.storage.open_files import OpenFile
-from service.storage.retry import RetryBudget
+from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.names import FoundTensor, Resolution, resolve
-from service.weights.safetensors import Header, TensorEntry, read_header
-from service.weights.stacked_experts import SINGLE, with_single_experts
+from service.weights.safetensors import DTYPES, MAX_TENSORS, Header, TensorCount, TensorEntry, read_header
+from service.weights.stacked_experts import layout_of, with_single_experts
 from service.weights.strided import transposed_entry
 
+# Of one weight: values, scales, zeros and permutations, and some more; and other tensors, such as those of images.
+PARTS_PER_TENSOR, OTHER_TENSORS = 8, 4096
 SAFETENSORS_SUFFIX = ".safetensors"
+MAX_ZEROS_BYTES = 1 << 20  # of a bias; those of rows in a model's widest layer have less
 COPY = "copy {} of {}"  # among the entries of a file: a tensor that must equal another
 
 
@@ -39,16 +45,23 @@ class ModelTensors:
     resolution: Resolution
 
 
-def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
-    """Read the headers of several objects in parallel.
+def read_headers(files: Sequence[OpenFile], budget: RetryBudget, max_tensors: int = MAX_TENSORS) -> list[Header]:
+    """Read the headers of several objects in parallel, which may have so many tensors together.
 
     Raises:
-        MalformedCheckpoint: a header does not describe the bytes that follow it.
+        MalformedCheckpoint: a header does not describe the bytes that follow it, or they have too many tensors.
         RefusedPickle: a pickle contains something other than tensors.
         ObjectChanged, TransferFailed: see `RangeReader`.
     """
     with ThreadPoolExecutor(min(len(files), budget.limits.num_workers), thread_name_prefix="header") as pool:
-        return list(pool.map(lambda file: _read(file, budget), files))
+        count = TensorCount(max_tensors)
+        return list(pool.map(lambda file: _read(file, budget, count), files))
+
+
+def max_tensors(specs: Iterable[WeightSpec]) -> int:
+    """Return how many tensors the files may have from which weights are made: each in parts, beside others."""
+    num_wanted = sum(len(spec.sources) for spec in specs)
+    return min(MAX_TENSORS, PARTS_PER_TENSOR * num_wanted + OTHER_TENSORS)
 
 
 def entries_of(specs: Sequence[WeightSpec], headers: Sequence[Header]) -> ModelTensors:
@@ -59,9 +72,15 @@ def entries_of(specs: Sequence[WeightSpec], headers: Sequence[Header]) -> ModelT
     """
     sources = {source.name: source for spec in specs for source in spec.sources}
     uri, files = headers[0].file.source.uri, {header.file.info.name: header.entries for header in headers}
-    if any(SINGLE in source for source in sources):
-        files = {file: with_single_experts(uri, own) for file, own in files.items()}
-    resolution = resolve(uri, specs, files)
+    if (layout := layout_of(sources)) is not None:
+        files = {file: with_single_experts(uri, own, layout) for file, own in files.items()}
+    by_name = {header.file.info.name: header.file for header in headers}
+
+    def zeros(tensors: Sequence[FoundTensor]) -> Set[FoundTensor]:
+        entries = [(by_name[found.file], files[found.file][found.name]) for found in tensors]
+        return {found for found, is_zero in zip(tensors, _are_zero(entries), strict=True) if is_zero}
+
+    resolution = resolve(uri, specs, files, zeros=zeros)
 
     def entry_of(found: FoundTensor) -> TensorEntry:
         return files[found.file][found.name]
@@ -85,6 +104,22 @@ def entries_of(specs: Sequence[WeightSpec], headers: Sequence[Header]) -> ModelT
         entries[found.file][copy.copy] = entry
         copies.append(copy)
     return ModelTensors(entries, tuple(copies), resolution)
+
+
+def _are_zero(tensors: Sequence[tuple[OpenFile, TensorEntry]]) -> list[bool]:
+    """Return of each tensor whether all of its numbers are zero; large ones are not read."""
+    budget = RetryBudget(TransferLimits())
+
+    def is_zero(pair: tuple[OpenFile, TensorEntry]) -> bool:
+        file, entry = pair
+        size, dtype = entry.end - entry.begin, DTYPES.get(entry.dtype_name)
+        if dtype is None or size > MAX_ZEROS_BYTES:
+            return False
+        data = read_range(file.source, file.info, entry.begin, size, budget)
+        return not np.frombuffer(data, dtype).astype(np.float32).any()
+
+    with ThreadPoolExecutor(budget.limits.num_workers, thread_name_prefix="zeros") as pool:
+        return list(pool.map(is_zero, tensors))
 
 
 def unequal_copies(uri: str, copy: TensorCopy) -> MalformedCheckpoint:
@@ -171,9 +206,9 @@ def _is_one(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     return [size for size in shape if size != 1] == [size for size in expected if size != 1]
 
 
-def _read(file: OpenFile, budget: RetryBudget) -> Header:
+def _read(file: OpenFile, budget: RetryBudget, count: TensorCount) -> Header:
     if file.info.name.endswith(SAFETENSORS_SUFFIX):
-        header = read_header(file, budget)
+        header = read_header(file, budget, count)
     else:
         from service.weights.pickled.header import read_pickled_header  # few checkpoints are pickled
 

@@ -72,7 +72,8 @@ BESIDE = tuple(
 )
 # In one of the layers after the last that config.json counts, these make it a layer that predicts further tokens.
 MTP = re.compile(r"\.(eh_proj|enorm|hnorm|shared_head|embed_tokens|token_layernorm|hidden_layernorm)\.")
-GPTQ_BIASES = "biases of quantized layers, which are zero in a model without biases"
+# AutoGPTQ saves them of all layers. Source: vLLM `models/llama.py` (load_weights)
+ZERO_BIASES = "biases that are zero, in a model without biases"
 NEXT_TOKENS = "layers that predict further tokens"
 ANOTHER_MODEL = "tensors beside the model"
 

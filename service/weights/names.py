@@ -7,14 +7,14 @@ remains is left out if it changes no result, and refused otherwise.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from service.errors import MalformedCheckpoint
 from service.models.stored.layers import StoredTensor
-from service.models.weight_spec import WeightSpec, bare_name
-from service.weights.left_out import ANOTHER_MODEL, GPTQ_BIASES, MTP, NEXT_TOKENS, beside, foreign, harmless
+from service.models.weight_spec import WeightSpec, bare_name, without_base_prefix
+from service.weights.left_out import ANOTHER_MODEL, MTP, NEXT_TOKENS, ZERO_BIASES, beside, foreign, harmless
 
 
 class Rule(NamedTuple):
@@ -75,6 +75,14 @@ class Resolution:
     prefix: str  # of the names in the files, before those of the bare model
 
 
+type Zeros = Callable[[Sequence[FoundTensor]], Set[FoundTensor]]  # those of some tensors that hold nothing but zeros
+
+
+def no_zeros(tensors: Sequence[FoundTensor]) -> Set[FoundTensor]:
+    """Say of no tensor that it holds nothing but zeros."""
+    return frozenset()
+
+
 class _Match(NamedTuple):
     prefix: str
     name: str  # of the model
@@ -86,6 +94,7 @@ def resolve(
     files: Mapping[str, Iterable[str]],
     *,
     optional: Set[str] = frozenset(),
+    zeros: Zeros = no_zeros,
 ) -> Resolution:
     """Find the tensors of a model among those of a checkpoint's files.
 
@@ -94,6 +103,7 @@ def resolve(
         specs: the model's weights.
         files: the names of the tensors of each file.
         optional: tensors of the model that may be missing.
+        zeros: asked of biases that the model does not have, which change nothing if they are zero.
 
     Raises:
         MalformedCheckpoint: a tensor is missing, two models fit, or a tensor changes results and has no place.
@@ -133,7 +143,9 @@ def resolve(
     _check_missing(uri, needed, tensors, [found.name for found in (*exact, *rest)])
     placed = {*tensors.values(), *(found for _, found in copies)}
     spare = {found.name: match for found, match in rest.items() if found not in placed}
-    left_out = _left_out(uri, spare, keys.keys(), prefix)
+    biases = _biases([found for found in rest if found not in placed], keys)
+    zero_biases = {found.name for found in zeros(biases)} if biases else set[str]()
+    left_out = _left_out(uri, spare, keys.keys(), prefix, zero_biases)
     return Resolution({name: tensors[name] for name in expected if name in tensors}, copies, left_out, prefix)
 
 
@@ -143,10 +155,14 @@ def shown(names: Sequence[str]) -> str:
     return ", ".join(names[:NUM_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
+def without_wrappers(name: str) -> str:
+    """Return a name without the segments of wrappers that stand anywhere."""
+    return _INSIDE.sub("", name)
+
+
 def _unwrapped(name: str) -> str:
     """Return a name without the segments of wrappers."""
-    inner = _INSIDE.sub("", name)
-    unwrapped = _LEADING.sub("", inner)
+    unwrapped = _LEADING.sub("", without_wrappers(name))
     return unwrapped if "/" not in name else name  # the modules after the model are saved by themselves
 
 
@@ -166,7 +182,7 @@ def _match(name: str, keys: Mapping[str, str]) -> _Match | None:
 def _spelled(name: str) -> Iterator[str]:
     """Return the ways to write a name of the bare model."""
     yield name
-    if (bare := bare_name(name)) != name and not name.endswith(bare):
+    if (bare := bare_name(name)) != without_base_prefix(name):
         yield bare
     for old, new in ENDS:
         if name.endswith(old):
@@ -234,7 +250,18 @@ def _common_beginning(names: Sequence[str]) -> str:
     return "".join(f"{segment}." for segment in first[:same])
 
 
-def _left_out(uri: str, spare: Mapping[str, _Match | None], keys: Set[str], prefix: str) -> dict[str, list[str]]:
+def _biases(spare: Iterable[FoundTensor], keys: Iterable[str]) -> list[FoundTensor]:
+    """Return the biases among tensors whose module the model has without one."""
+    found = [tensor for tensor in spare if tensor.name.endswith(".bias")]
+    if not found:
+        return found
+    modules = {module: module for module, _, _ in (key.rpartition(".") for key in keys)}
+    return [tensor for tensor in found if _match(_unwrapped(tensor.name.removesuffix(".bias")), modules) is not None]
+
+
+def _left_out(
+    uri: str, spare: Mapping[str, _Match | None], keys: Set[str], prefix: str, zero_biases: Set[str]
+) -> dict[str, list[str]]:
     """Return the tensors that are left out, by what they are.
 
     Raises:
@@ -251,9 +278,9 @@ def _left_out(uri: str, spare: Mapping[str, _Match | None], keys: Set[str], pref
     further = _further_layers(spare, prefix, num_layers)
     refused = []
     for name, match in spare.items():
-        # AutoGPTQ saves zeros as the biases of all layers. Source: vLLM `models/llama.py` (load_weights)
-        of_gptq = name.endswith(".bias") and bare_name(f"{name.removesuffix('.bias')}.qweight") in keys
-        what = _what(name, match, modules, prefix) or further.get(name) or (GPTQ_BIASES if of_gptq else None)
+        what = _what(name, match, modules, prefix) or further.get(name)
+        if what is None and name in zero_biases:
+            what = ZERO_BIASES
         if what is None:
             refused.append(name)
         else:
@@ -302,5 +329,5 @@ def _why_refused(refused: Sequence[str], prefix: str, num_layers: Mapping[str, i
     if beyond and len(beyond) == len(refused):
         return f"{reason} The files have {max(beyond) + 1} layers, and config.json fewer."
     if all(name.endswith(".bias") for name in refused):
-        return f"{reason} They are biases; check the settings of biases there."
+        return f"{reason} They are biases, and not zero; check the settings of biases there."
     return f"{reason} Check model_type and the bias, norm and layer settings there."

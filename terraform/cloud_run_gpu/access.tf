@@ -52,3 +52,20 @@ resource "google_secret_manager_secret_iam_member" "deploy_reads_key" {
   role      = "roles/secretmanager.secretAccessor"
   member    = "serviceAccount:${var.deploy_account_email}"
 }
+
+# A build changes this service and executes this job, and no other of the project.
+resource "google_cloud_run_v2_service_iam_member" "deploy_changes" {
+  project  = var.project_id
+  name     = google_cloud_run_v2_service.main.name
+  location = var.region
+  role     = "roles/run.developer"
+  member   = "serviceAccount:${var.deploy_account_email}"
+}
+
+resource "google_cloud_run_v2_job_iam_member" "deploy_executes" {
+  project  = var.project_id
+  name     = google_cloud_run_v2_job.prewarm.name
+  location = var.region
+  role     = "roles/run.developer"
+  member   = "serviceAccount:${var.deploy_account_email}"
+}

@@ -14,7 +14,7 @@ locals {
     "serve/logs"     = { identity = "serve", role = "roles/logging.logWriter" }
     "serve/metrics"  = { identity = "serve", role = "roles/monitoring.metricWriter" }
     "prewarm/logs"   = { identity = "prewarm", role = "roles/logging.logWriter" } # as a build
-    "deploy/run"     = { identity = "deploy", role = "roles/run.developer" }
+    "deploy/run"     = { identity = "deploy", role = "roles/run.viewer" }         # it may change what cloud_run_gpu grants it
     "deploy/logs"    = { identity = "deploy", role = "roles/logging.logWriter" }
     "node/node"      = { identity = "node", role = "roles/container.defaultNodeServiceAccount" }
     "node/artifacts" = { identity = "node", role = "roles/artifactregistry.reader" }

@@ -148,3 +148,12 @@ resource "google_project_iam_member" "metrics_adapter_reads" {
 
   depends_on = [google_container_cluster.main]
 }
+
+# KEDA, in place of the adapter, where a service goes to 0.
+resource "google_project_iam_member" "keda_reads" {
+  project = var.project_id
+  role    = "roles/monitoring.viewer"
+  member  = "principal://iam.googleapis.com/projects/${data.google_project.main.number}/locations/global/workloadIdentityPools/${var.project_id}.svc.id.goog/subject/ns/keda/sa/keda-operator"
+
+  depends_on = [google_container_cluster.main]
+}

@@ -8,6 +8,11 @@ output "credentials_command" {
   value       = "gcloud container clusters get-credentials ${google_container_cluster.main.name} --location=${var.region} --project=${var.project_id} --dns-endpoint"
 }
 
+output "keda_command" {
+  description = "Installs KEDA, once per cluster and in place of the adapter, for services with min_replicas = 0: both would answer for external metrics."
+  value       = "kubectl apply --server-side --filename=https://github.com/kedacore/keda/releases/download/v${var.keda_version}/keda-${var.keda_version}.yaml"
+}
+
 output "kubernetes_context" {
   description = "The context of the kubeconfig that credentials_command writes: the value of KUBE_CTX."
   value       = "gke_${var.project_id}_${var.region}_${google_container_cluster.main.name}"

@@ -15,6 +15,17 @@ variable "deletion_protection_enabled" {
   default     = true
 }
 
+variable "keda_version" {
+  description = "Release of KEDA, without the v."
+  type        = string
+  default     = "2.17.2"
+
+  validation {
+    condition     = can(regex("^[0-9]+\\.[0-9]+\\.[0-9]+$", var.keda_version))
+    error_message = "keda_version must be a release such as \"2.17.2\": a branch changes under the cluster."
+  }
+}
+
 variable "maintenance_window" {
   description = "When GKE may upgrade the control plane and nodes: start and end of the first window in UTC, and its recurrence as an RRULE. At least 48 hours in any 32 days."
   type        = object({ start_time = string, end_time = string, recurrence = string })

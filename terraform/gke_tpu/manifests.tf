@@ -96,6 +96,7 @@ locals {
   manifests = concat(
     [local.pod_monitoring],
     [for manifest in [local.collector_role, local.collector_role_binding] : manifest if local.key_secret != null],
+    [for manifest in [local.scaler_authentication, local.scaled_object] : manifest if var.min_replicas == 0],
     [for manifest in [local.gateway, local.http_route, local.backend_policy, local.health_check_policy] : manifest if var.gateway != "none"],
   )
 }

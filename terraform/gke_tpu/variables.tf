@@ -161,13 +161,18 @@ variable "max_replicas" {
 }
 
 variable "min_replicas" {
-  description = "Replicas that always run. A horizontal autoscaler cannot go to 0."
+  description = "Replicas that always run. 0 needs KEDA in the cluster and a gateway: a request to a service at rest gets 503, and starts a replica some minutes later."
   type        = number
   default     = 1
 
   validation {
-    condition     = var.min_replicas >= 1 && var.min_replicas <= var.max_replicas && var.min_replicas == floor(var.min_replicas)
-    error_message = "min_replicas must be a whole number from 1 to max_replicas."
+    condition     = var.min_replicas >= 0 && var.min_replicas <= var.max_replicas && var.min_replicas == floor(var.min_replicas)
+    error_message = "min_replicas must be a whole number from 0 to max_replicas."
+  }
+
+  validation {
+    condition     = var.min_replicas > 0 || var.gateway != "none"
+    error_message = "min_replicas = 0 needs gateway = \"internal\" or \"external\": without pods, only a gateway notices a request."
   }
 }
 

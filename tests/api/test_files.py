@@ -45,7 +45,7 @@ async def test_an_upload_is_described_listed_downloaded_and_deleted(service):
     assert (await service.get("/v1/files")).json() == {
         "object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False,
     }  # fmt: skip
-    assert service.batches.store.list("") == {}
+    assert list(service.batches.store.list("")) == [f"open/files/{stored['id']}/record.json"]  # says that it is gone
 
 
 async def test_a_file_ends_when_its_upload_says(service):

@@ -105,13 +105,6 @@ async def test_what_cannot_be_enforced_is_refused_by_name(fields, param):
     assert service.engine.streams == []
 
 
-@pytest.mark.parametrize("name", ["guided_json", "guided_regex", "guided_choice", "guided_grammar"])
-async def test_an_older_name_is_refused_with_the_newer_one(name):
-    error = (await Service().complete(**{name: "x"})).json()["error"]
-    assert error["param"] == name
-    assert f"'structured_outputs': {{'{name.removeprefix('guided_')}'" in error["message"]
-
-
 async def test_with_a_stop_token_of_its_own_an_answer_needs_no_end_of_text():
     service = Service()
     response = await service.chat(structured_outputs={"regex": "a"}, ignore_eos=True, stop_token_ids=[7])

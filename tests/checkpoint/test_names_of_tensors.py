@@ -286,6 +286,22 @@ def test_what_changes_no_result_is_left_out_and_logged_once(tmp_path: Path, capl
     assert "v_head.summary.bias, v_head.summary.weight" in str(record.__dict__["left_out"])
 
 
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "base_model.model."])
+def test_biases_that_a_model_does_not_have_are_left_out_if_they_are_zero(
+    tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    names = [name.replace(".weight", ".bias") for name in TENSORS if "norm" in name or "_proj" in name or name == HEAD]
+    biases = {f"{prefix}{name}": np.zeros(48, np.float16) * -1 for name in names}
+    tensors = {f"{prefix}{name}": tensor for name, tensor in TENSORS.items()}
+    plain = load(write(tmp_path / "plain", config(), TENSORS))
+    assert_same(load(write(tmp_path / "m", config(is_tied=True), *halves({**tensors, **biases}))), plain)
+    assert "biases that are zero" in str([record.__dict__.get("left_out") for record in caplog.records])
+    biases[f"{prefix}{names[3]}"][7] = 1e-4
+    with pytest.raises(MalformedCheckpoint, match=r"They are biases, and not zero"):
+        load(write(tmp_path / "n", config(), {**tensors, **biases}))
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

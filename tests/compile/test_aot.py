@@ -9,6 +9,7 @@ from service.compile.aot import (
     CPU_OPTIONS,
     FOUR_BIT_OPTIONS,
     GPU_OPTIONS,
+    QUICK_COMPILES,
     UNTIMED_FOUR_BIT_OPTIONS,
     UNTIMED_OPTIONS,
     compile_programs,
@@ -21,6 +22,13 @@ from service.device.tunings import Tunings
 from tests.device.devices import NamedDevice
 
 pytestmark = pytest.mark.usefixtures("compiled_anew")
+
+
+@pytest.fixture
+def compiles_quickly():
+    before = jax.config.values[QUICK_COMPILES]
+    yield lambda is_quick: jax.config.update(QUICK_COMPILES, is_quick)
+    jax.config.update(QUICK_COMPILES, before)
 
 
 def program(name, function, inputs):
@@ -40,7 +48,14 @@ def test_programs_compile_from_shapes_alone_and_run():
 
 
 @pytest.mark.parametrize(("platform", "options"), [("cpu", CPU_OPTIONS), ("gpu", GPU_OPTIONS), ("tpu", {})])
-def test_the_options_are_those_of_the_platform_that_is_compiled_for(platform, options):
+def test_the_options_are_those_of_the_platform_that_is_compiled_for(platform, options, compiles_quickly):
+    compiles_quickly(False)
+    assert compiler_options(NamedDevice(0, platform)) == options
+
+
+@pytest.mark.parametrize(("platform", "options"), [("cpu", {}), ("gpu", GPU_OPTIONS)])
+def test_a_cpu_has_no_options_where_jax_is_told_to_compile_quickly(platform, options, compiles_quickly):
+    compiles_quickly(True)
     assert compiler_options(NamedDevice(0, platform)) == options
 
 

@@ -3,6 +3,7 @@
 They install a gigabyte each, from the registry of packages or uv's cache.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -86,7 +87,8 @@ def first_token(command: list[str], folder: Path, home: Path, prompt: str) -> st
             body = {"model": model["id"], "prompt": prompt, "max_tokens": 8, "temperature": 0}
             return httpx.post(f"{url}/completions", json=body, timeout=ANSWER_WITHIN_S).json()["choices"][0]["text"]
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(process.pid, signal.SIGTERM)
             process.wait(60)
 
 
@@ -124,8 +126,12 @@ def test_a_wheel(clone, tmp_path):
     assert first_token([str(tmp_path / "venv/bin/levserve"), "serve"], tmp_path, tmp_path, "Once")
 
 
-@pytest.mark.skipif(shutil.which("docker") is None, reason="docker is not installed")
 def test_the_image(clone):
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("no engine of docker runs here")
     subprocess.run(["make", "image"], cwd=clone, check=True)
     done = subprocess.run([sys.executable, "scripts/check_image.py", "levserve"], cwd=ROOT, check=False)
     assert done.returncode == 0

@@ -112,9 +112,9 @@ def test_a_dockerfile_with_a_known_fault_is_red(tmp_path, monkeypatch, capsys):
 
 def test_a_build_with_an_unknown_key_is_red(tmp_path, capsys):
     wrong = tmp_path / "cloudbuild.yaml"
-    wrong.write_text(CLOUD.read_text().replace("entrypoint:", "entry_point:"))
+    wrong.write_text(CLOUD.read_text().replace("    script:", "    scrypt:", 1))
     assert not check_deployment.check_schema(wrong, "cloudbuild")
-    assert "entry_point" in capsys.readouterr().out
+    assert "scrypt" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")

@@ -35,9 +35,9 @@ def test_every_substitution_is_given_and_used():
 
 
 def test_ci_runs_what_a_person_runs():
-    assert STEPS["check"]["entrypoint"] == "make"
+    [command] = re.findall(r"^make (.*)$", STEPS["check"]["script"], re.MULTILINE)
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(STEPS["check"]["args"]) <= targets
+    assert set(command.split()) <= targets
 
 
 def test_an_image_is_named_by_its_accelerator():

@@ -75,7 +75,7 @@ def build(tmp_path):
 
     def run(
         *, fails: str = "nothing fails", service: str = "levserve", secret: str = "", first: str = "prewarm",
-        fault: str = "", percent: int = 0,
+        fault: str = "", percent: int = 0, canary: str = "true",
     ) -> Ran:  # fmt: skip
         calls.write_text("")
         environment = {
@@ -91,6 +91,8 @@ def build(tmp_path):
             "_SERVICE": service,
             "_ACCELERATOR": "cuda12",
             "_MODEL": "my-8b",
+            "_CHECK": "",
+            "_CANARY": canary,
             "_API_KEY_SECRET": secret,
             "_IMAGE": "registry/levserve-cuda12",
             "_PREWARM_IMAGE": "registry/levserve-prewarm-cuda12",
@@ -216,3 +218,15 @@ def test_without_a_service_nothing_is_deployed(build):
     ran = build(service="")
     assert ran.done == ["prewarm", "deploy", "smoke", *CANARY]
     assert ran.calls == []
+
+
+def test_without_a_comparison_the_smoke_test_decides_and_all_traffic_moves_at_once(build):
+    ran = build(canary="")
+    assert moves(ran) == [f"{REVISION}=100"], ran.said
+    assert len([call for call in ran.calls if call.startswith("levserve")]) == 1
+    assert moves(build(canary="", fails="levserve smoke")) == []
+
+
+def test_a_source_that_was_tested_is_not_tested_again(build):
+    ran = build(service="", first="check")
+    assert ran.done[:2] == ["check", "build"], ran.said

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from scripts.deploy import quota
 from scripts.deploy.quota import Need, compare, limits_of, needs_of_gpu, needs_of_tpu
 
 LISTED = json.dumps([
@@ -33,6 +34,13 @@ def test_an_l4_fits_into_a_new_project(capsys):
 def test_an_rtx_pro_6000_does_not_and_the_quota_is_named():
     with pytest.raises(SystemExit, match=r"MemAllocPerProjectRegion.*quotas\?project=p"):
         compare("p", "us-central1", needs_of_gpu("nvidia-rtx-pro-6000", 20, 80), limits_of(LISTED, "us-central1"))
+
+
+@pytest.mark.parametrize(("memory_gib", "fits_twice"), [(32, False), (20, True)])
+def test_a_project_without_room_for_two_instances_is_found_before_a_build(monkeypatch, memory_gib, fits_twice):
+    monkeypatch.setattr(quota, "read", lambda *command: LISTED)
+    needs = needs_of_gpu("nvidia-l4", 8, memory_gib)
+    assert quota.check("p", "us-central1", "run.googleapis.com", needs) is fits_twice
 
 
 def test_no_limit_is_enough_and_zero_is_not():

@@ -38,6 +38,11 @@ _QWEN_VISION = {
     **{"hidden_size": 32, "intermediate_size": 48, "depth": 4, "num_heads": 4, "patch_size": 4, "out_hidden_size": 32},
     **{"deepstack_visual_indexes": [1, 2], "num_position_embeddings": 16},
 }
+_PIXTRAL = {**_VISION, "head_dim": 8, "hidden_act": "gelu"}
+_MINISTRAL_3 = {
+    **{"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 8},
+    **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4},
+}
 _SECTIONS = {"mrope_interleaved": True, "mrope_section": [2, 1, 1]}
 
 
@@ -199,6 +204,34 @@ _OF_TEXT: dict[str, tuple[str, dict[str, Any]]] = {
     "apertus_absent": ("apertus", {**_EPS, "hidden_act": ABSENT}),
     "apertus_theta": ("apertus", {"hidden_act": ABSENT, "rope_theta": 5000.0}),
     "apertus_default": ("apertus", {"hidden_act": ABSENT, "rope_theta": 5000.0, **_scaling(rope_type="default")}),
+    "exaone4_absent": ("exaone4", {**_EPS, "sliding_window": WINDOW}),
+    "exaone4_letters": (
+        "exaone4",
+        {"sliding_window": WINDOW, "sliding_window_pattern": "LLLG", "layer_types": [SLIDING, SLIDING, SLIDING, FULL]},
+    ),
+    "exaone4_no_window": (
+        "exaone4",
+        {"sliding_window": None, "sliding_window_pattern": None, "layer_types": [FULL] * 4, **_llama_3()},
+    ),
+    "glm_absent": ("glm", {**_EPS, "head_dim": 8, "attention_bias": ABSENT}),
+    "glm_whole_heads": ("glm", {"head_dim": 8, "partial_rotary_factor": 1.0, "attention_bias": False}),
+    "glm4_inside": (
+        "glm4",
+        {"head_dim": 16, **_parameters(rope_type="default", rope_theta=400.0, partial_rotary_factor=0.25)},
+    ),
+    "glm4_yarn": ("glm4", {"head_dim": 16, **_scaling(type="yarn", factor=4.0, original_max_position_embeddings=16)}),
+    "ministral_absent": ("ministral", {**_EPS, "head_dim": 8}),
+    "ministral3_absent": ("ministral3", {**_EPS, "head_dim": 8, "max_position_embeddings": 262_144}),
+    "ministral3_linear": (
+        "ministral3",
+        {
+            "head_dim": 8,
+            **_parameters(
+                **{"rope_type": "linear", "factor": 4.0, "rope_theta": 300.0, "llama_4_scaling_beta": 0.3},
+                original_max_position_embeddings=8,
+            ),
+        },
+    ),
     "smollm3_absent": ("smollm3", {**_EPS, "tie_word_embeddings": ABSENT}),
     "smollm3_layer_types": (
         "smollm3",
@@ -235,6 +268,15 @@ SPELLINGS: dict[str, dict[str, Any]] = {
         **{"model_type": "smolvlm", "image_token_id": 91, "scale_factor": 2, "vision_config": _VISION},
         "text_config": {**_TEXT, "model_type": "llama", "mlp_bias": True, **_scaling(type="linear", factor=2.0)},
     },
+    "mistral3": {
+        **{"model_type": "mistral3", "image_token_index": 91, "vision_config": {**_PIXTRAL, "model_type": "pixtral"}},
+        "text_config": {**_TEXT, "model_type": "mistral", "head_dim": 8, "sliding_window": None, "rope_theta": 700.0},
+    },
+    "mistral3_ministral3": {
+        **{"model_type": "mistral3", "image_token_index": 91, "vision_config": {**_PIXTRAL, "model_type": "pixtral"}},
+        "text_config": {**_TEXT, "model_type": "ministral3", "head_dim": 8, **_parameters(**_MINISTRAL_3)},
+        "tie_word_embeddings": False,
+    },
     "qwen3_vl_scaling": _qwen_vl({"rope_theta": 7000, **_scaling(**_SECTIONS, rope_type="default")}),
     "qwen3_vl_parameters": _qwen_vl(
         {"attention_bias": True, **_parameters(**_SECTIONS, rope_type="default", rope_theta=300.0)},
@@ -247,6 +289,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
         )
     ),
 }
+_NULLS = ("pad_token_id", "sliding_window")
 _GPT2_ONLY = ("n_embd", "n_layer", "n_head", "n_positions", "n_inner", "activation_function")
 
 
@@ -254,7 +297,7 @@ def family_values() -> dict[str, dict[str, Any]]:
     """Return the values of the families' own cases, by name, of those that transformers has."""
     found = {}
     for case in (*CASES, *FAMILY_CASES):
-        values = {key: value for key, value in case.hub_config.items() if value is not None or key == "pad_token_id"}
+        values = {key: value for key, value in case.hub_config.items() if value is not None or key in _NULLS}
         if case.model_type == "gpt2":  # whose keys have other names, which would be set twice
             kept = ("vocab_size", "model_type", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings", *_GPT2_ONLY)
             values = {key: value for key, value in values.items() if key in kept}

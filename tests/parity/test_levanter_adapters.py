@@ -4,20 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import equinox
-import haliax as hax
 import jax
 import numpy as np
 import pytest
 from jax.random import PRNGKey
-from levanter.adaptor.lora import (
-    LoraConfig,
-    is_lora_param,
-    loraize,
-    merge_lora_modules,
-    save_peft_pretrained,
-)
-from levanter.layers.attention import AttentionMask
 
 from service.checkpoint.adapters.locate import locate_adapter
 from service.checkpoint.adapters.read import read_updates
@@ -69,8 +59,11 @@ ADAPTERS = {
 }
 
 
-def trained(model, config: LoraConfig):
+def trained(model, config):
     """Return the model with an adapter whose matrices are all random."""
+    import equinox
+    from levanter.adaptor.lora import is_lora_param, loraize
+
     adapted = loraize(model, config, key=PRNGKey(0))
     keys = iter(jax.random.split(PRNGKey(1), 100))
 
@@ -86,6 +79,11 @@ def trained(model, config: LoraConfig):
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_export_equals_levanters_own_merge_merged_and_in_a_slot(name: str, tmp_path: Path):
+    import equinox
+    import haliax as hax
+    from levanter.adaptor.lora import LoraConfig, merge_lora_modules, save_peft_pretrained
+    from levanter.layers.attention import AttentionMask
+
     base, targets = ADAPTERS[name]
     with implicit_promotion():
         tensors = {name.removeprefix("transformer."): tensor for name, tensor in base.tensors().items()}

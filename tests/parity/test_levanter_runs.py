@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from haliax import Axis
-from haliax.state_dict import from_torch_compatible_state_dict, to_torch_compatible_state_dict
 
 from service.checkpoint.levanter import decode_config, one_device_mesh, run_values
 from service.device.mesh import DeviceMesh
@@ -60,6 +58,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mar
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_says_what_levanters_forward_says(name):
+    from haliax import Axis
+    from haliax.state_dict import from_torch_compatible_state_dict, to_torch_compatible_state_dict
+
     config, vocab = decode_config(RUNS[name]), Axis("vocab", VOCAB_SIZE)
     mesh = one_device_mesh(config)
     with implicit_promotion(), jax.set_mesh(mesh):

@@ -27,7 +27,7 @@ def test_a_start_that_is_killed_while_it_compiles_loses_no_executable(tmp_path, 
         done = health(service).json()["executables_done"]
         service.process.send_signal(signal.SIGKILL)
     with running_service(**settings) as service:
-        kept = service.wait_for("reusing the executables of an interrupted start", timeout_s=5)["executables_kept"]
+        kept = service.wait_for("reusing the executables of an interrupted start", timeout_s=60)["executables_kept"]
         stats = stats_of(service)
         total = health(service).json()["executables_total"]
         assert kept >= done > 5

@@ -175,10 +175,11 @@ def test_one_connection_more_takes_the_place_of_a_silent_one_and_never_of_a_requ
             client.sendall(HEAD + b"Content-Length: 2\r\n\r\nh")
         silent = stack.enter_context(connected(server))
         wait_until(lambda: len(server.server_state.connections) == limit)
+        wait_until(lambda: len(server.server_state.tasks) == limit - 1)
         last = stack.enter_context(connected(server))
         assert read_to_end(silent) == b""
         last.sendall(HEAD + b"Content-Length: 2\r\n\r\nh")
-        wait_until(lambda: len(server.server_state.connections) == limit)
+        wait_until(lambda: len(server.server_state.tasks) == limit)
         status, message = answer_to(server)
         assert (status, message) == (503, f"The server is at its limit of {limit} connections. Try again.")
         for client in (*busy, last):

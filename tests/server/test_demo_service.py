@@ -186,7 +186,7 @@ def test_no_prompt_and_no_answer_is_ever_logged(demo_service, demo_answers):
     pair = max(demo_answers, key=lambda p: len(p["answer"]))
     answer = ask(demo_service.client(), pair["question"])
     assert answer.choices[0].message.content == pair["answer"]
-    demo_service.wait_for("request", timeout_s=5, request_id=answer._request_id)
+    demo_service.wait_for("request", timeout_s=60, request_id=answer._request_id)
     logged = "\n".join(demo_service.raw)
     words = pair["answer"].split()
     parts = [" ".join(words[start : start + 3]) for start in range(len(words) - 2)]

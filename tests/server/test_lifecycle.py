@@ -8,15 +8,38 @@ import httpx
 import openai
 import pytest
 
+from tests.fault_proxy import Fault
 from tests.process import ServiceProcess, running_service
+from tests.served import CACHE, DEMO
 
 pytestmark = pytest.mark.usefixtures("cold_start")
 
 SLOW = {"model": "levserve-demo", "prompt": "Count", "max_tokens": 900, "stream": True}
 
 
-def test_the_port_answers_while_the_model_is_on_its_way():
-    with ServiceProcess() as service:
+@pytest.fixture
+def may_pass():
+    """Set for a start to get the weights."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def held_back(tmp_path, gcs_bucket, may_pass):
+    """The settings of a start that gets no weights from its bucket until it may."""
+    gcs_bucket.upload_directory(DEMO, "tiny")
+    gcs_bucket.faults([Fault("safetensors.*alt=media", times=1000, before=may_pass.wait)])
+    return {
+        "model_uri": gcs_bucket.uri("tiny"),
+        "storage_emulator_host": gcs_bucket.endpoint,
+        "local_model_cache": tmp_path / "cache",
+        "bundle_uri": CACHE / "bundles",
+    }
+
+
+def test_the_port_answers_while_the_model_is_on_its_way(held_back, may_pass):
+    with ServiceProcess(**held_back) as service:
         url = service.url
         assert httpx.get(f"{url}/health/live").status_code == 200
         early = httpx.get(f"{url}/health/ready")
@@ -27,6 +50,7 @@ def test_the_port_answers_while_the_model_is_on_its_way():
             service.client().models.list()
         assert (refusal.value.status_code, refusal.value.code) == (503, "not_ready")
         assert int(refusal.value.response.headers["retry-after"]) > 0
+        may_pass.set()
         service.wait_until_ready()
         assert httpx.get(f"{url}/health/ready").json()["status"] == "complete"
         assert service.stop(signal.SIGINT) == 0
@@ -41,7 +65,7 @@ def test_sigterm_lets_a_running_stream_finish_refuses_new_work_and_exits_with_0(
         stream = clients[0].completions.create(**SLOW | {"max_tokens": 300}, extra_body={"ignore_eos": True})
         next(iter(stream))
         service.process.send_signal(signal.SIGTERM)
-        service.wait_for("stopping", timeout_s=5)
+        service.wait_for("stopping", timeout_s=60)
         with pytest.raises((openai.InternalServerError, openai.APIConnectionError)) as refusal:
             clients[1].models.list()
         if isinstance(refusal.value, openai.InternalServerError):
@@ -86,7 +110,7 @@ def test_a_second_sigint_ends_it_at_once():
         for stream in streams:
             next(iter(stream))
         service.process.send_signal(signal.SIGINT)
-        service.wait_for("stopping", timeout_s=5)
+        service.wait_for("stopping", timeout_s=60)
         service.process.send_signal(signal.SIGINT)
         assert service.exit_code == 0
         num_cut = 0
@@ -99,9 +123,9 @@ def test_a_second_sigint_ends_it_at_once():
     assert [line for line in service.log if line.get("severity") in ("ERROR", "CRITICAL")] == []
 
 
-def test_sigterm_during_the_start_ends_the_process_at_once_with_0():
-    with ServiceProcess() as service:
-        service.wait_for("start: locate", timeout_s=60)
+def test_sigterm_during_the_start_ends_the_process_at_once_with_0(held_back):
+    with ServiceProcess(**held_back) as service:
+        service.wait_for("start: import", timeout_s=60, part="jax")
         assert service.stop() == 0
         assert {"answering", "ready"}.isdisjoint(line["message"] for line in service.log)
 

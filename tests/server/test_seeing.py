@@ -24,7 +24,10 @@ def compiles(service):
 MODELS = {"smolvlm": (save_sighted, 40), "qwen3_vl": (save_qwen, 50), "gemma3": (save_gemma, 18)}
 
 
-@pytest.mark.parametrize("kind", [pytest.param("smolvlm", marks=pytest.mark.slow), "qwen3_vl", "gemma3"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("smolvlm", marks=pytest.mark.slow), "qwen3_vl", pytest.param("gemma3", marks=pytest.mark.grid)],
+)
 def test_images_are_seen_by_the_official_client_and_a_second_start_compiles_nothing(tmp_path, kind):
     save, image_tokens = MODELS[kind]
     save(tmp_path / "model")

@@ -32,7 +32,7 @@ def two_starts(tmp_path_factory, demo_answers):
             if not told:
                 service.wait_for("bundle stored", timeout_s=30)
             stats = httpx.get(f"{service.url}/admin/stats", headers=ADMIN).json()
-            planned = service.wait_for("planned", timeout_s=1)
+            planned = service.wait_for("planned", timeout_s=60)
             told.append((answers, stats, planned))
     return told
 

@@ -34,6 +34,10 @@ class AnswerLog:
         taken, self._pending = self._pending, []
         return taken
 
+    def give_back(self, lines: list[bytes]) -> None:
+        """Return answers that could not be written, or that may not have been; a reader takes the first of each."""
+        self._pending = lines + self._pending
+
     def write(self, lines: list[bytes]) -> None:
         """Write a part; blocks. No two processes write one part, even if both believe that the batch is theirs."""
         if lines:

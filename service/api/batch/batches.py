@@ -3,21 +3,25 @@
 OWNER/batches/ID/record.json      its state
 OWNER/batches/ID/input.jsonl      its requests, a copy that outlives the file
 OWNER/batches/ID/answers/…        answers so far
-OWNER/batches/ID/cancel           the wish to end it
 queue/ID                          its owner, until it has ended
+claims/ID                         held by the process that runs it
+
+Its record is written last when it is created, and only moves forward, whichever process changes it.
 """
 
 import asyncio
 import time
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from service.api.batch.files import Files, content_name, ids_after
-from service.api.batch.names import BATCH_ID, BATCH_PREFIX, FILE_ID, RECORD, new_id
+from service.api.batch.names import BATCH_ID, BATCH_PREFIX, FILE_ID, RECORD, is_forgotten, new_id
 from service.api.batch.records import Batch
 from service.errors import InvalidParameter, UnknownObject
+from service.storage.ages import expiry_time
 from service.storage.store import ObjectStore
 
-QUEUE = "queue"
+QUEUE, CLAIMS = "queue", "claims"
 MAX_UPLOADS = 4  # at once, each in a temporary file
 FORGET_AFTER_S = 60 * 24 * 3600
 
@@ -61,36 +65,29 @@ class Batches:
             message = f"Invalid 'input_file_id': no file found with id '{input_file_id[:64]}'. Upload it first."
             raise InvalidParameter(message, param="input_file_id")
         self.store.write(f"{QUEUE}/{batch.id}", owner.encode())
-        self.save(batch)
+        self.store.write(record_name(batch), batch.to_json(), replaces=False)
         return batch
 
     def get(self, owner: str, batch_id: str) -> Batch:
         """Return a batch; raises UnknownObject."""
-        live = self.live.get(batch_id)
-        if live is not None and live.owner == owner:
-            return live
         batch = self.stored(owner, batch_id) if BATCH_ID.fullmatch(batch_id) else None
         if batch is None:
             raise UnknownObject("batch", batch_id)
+        live = self.live.get(batch_id)
+        if live is not None and batch.is_open:
+            batch.completed, batch.failed, batch.tokens = live.completed, live.failed, dict(live.tokens)
         return batch
 
     def stored(self, owner: str, batch_id: str) -> Batch | None:
-        """Return a batch's record, as of its last change, and whether it is to end; None if there is none."""
-        folder = folder_of(owner, batch_id)
-        text = self.store.read(f"{folder}/{RECORD}")
-        if text is None:
-            return None
-        batch = Batch.from_json(text)
-        if batch.status in ("validating", "in_progress") and (moment := self.store.read(f"{folder}/cancel")):
-            batch.status = "cancelling"
-            batch.moments["cancelling"] = int(moment)
-        return batch
+        """Return a batch's record, as of its last change; None if there is none."""
+        text = self.store.read(f"{folder_of(owner, batch_id)}/{RECORD}")
+        return None if text is None else Batch.from_json(text)
 
     def page(self, owner: str, *, limit: int, after: str | None) -> tuple[list[Batch], bool]:
         """Return the next batches, the newest first, and whether there are more."""
         names = self.store.list(f"{owner}/batches")
-        ids = sorted({name.split("/")[2] for name in names if name.endswith(RECORD)}, reverse=True)
-        following = ids_after(ids, after)
+        ids = {name.split("/")[2] for name in names if name.endswith(RECORD)}
+        following = ids_after(ids, after, BATCH_ID, is_ascending=False)
         return [self.get(owner, batch_id) for batch_id in following[:limit]], len(following) > limit
 
     def cancel(self, owner: str, batch_id: str) -> Batch:
@@ -101,39 +98,45 @@ class Batches:
             InvalidParameter: it has ended.
         """
         batch = self.get(owner, batch_id)
-        if batch.shown_status == "cancelling":
-            return batch
-        if not batch.is_open:
-            message = f"Cannot cancel a batch with status '{batch.status}'."
-            raise InvalidParameter(message, param="batch_id")
-        if batch.status != "finalizing":
-            self.store.write(f"{folder_of(owner, batch_id)}/cancel", str(int(time.time())).encode())
-        stored = self.stored(owner, batch_id)
-        return stored if stored is not None else batch
 
-    def begin(self, batch: Batch) -> None:
-        """Show a batch that this process runs as it is now; called on the event loop."""
-        if self.cancelled[batch.id].is_set():  # while its record was read, maybe too late for the record to say so
-            batch.moments.setdefault("cancelling", int(time.time()))
-        self.live[batch.id] = batch
+        def change(record: bytes | None) -> bytes | None:
+            if record is None:
+                return None
+            cancelled = Batch.from_json(record)
+            if cancelled.status not in ("validating", "in_progress"):
+                return None
+            cancelled.enter("cancelling")
+            return cancelled.to_json()
+
+        if (record := self.store.update(record_name(batch), change)) is None:
+            raise UnknownObject("batch", batch_id)
+        cancelled = Batch.from_json(record)
+        if not cancelled.is_open:
+            message = f"Cannot cancel a batch with status '{cancelled.status}'."
+            raise InvalidParameter(message, param="batch_id")
+        return cancelled
 
     def interrupt(self, batch: Batch) -> None:
         """End a batch that was cancelled at once if this process runs it; called on the event loop."""
-        if (cancelled := self.cancelled.get(batch.id)) is None or "cancelling" not in batch.moments:
-            return
-        cancelled.set()
-        if (live := self.live.get(batch.id)) is not None:
-            live.moments.setdefault("cancelling", batch.moments["cancelling"])
+        if batch.status == "cancelling" and (cancelled := self.cancelled.get(batch.id)) is not None:
+            cancelled.set()
 
-    def save(self, batch: Batch) -> None:
-        """Write a batch's record."""
-        self.store.write(f"{folder_of(batch.owner, batch.id)}/{RECORD}", batch.to_json())
+    def save(self, batch: Batch) -> Batch | None:
+        """Write a batch's record unless that would set it back; return what it is then, None if it is gone."""
+
+        def change(record: bytes | None) -> bytes | None:
+            if record is None or record == (content := batch.to_json()):
+                return None
+            return content if Batch.from_json(record).may_become(batch) else None
+
+        record = self.store.update(record_name(batch), change)
+        return None if record is None else Batch.from_json(record)
 
     def end(self, batch: Batch) -> None:
         """Keep nothing of a batch that has ended but its record."""
         folder = folder_of(batch.owner, batch.id)
         for name in self.store.list(folder):
-            if name != f"{folder}/{RECORD}":
+            if name != record_name(batch):
                 self.store.delete(name)
         self.store.delete(f"{QUEUE}/{batch.id}")
 
@@ -143,15 +146,33 @@ class Batches:
         return [(owner.decode(), batch_id) for owner, batch_id in found if owner is not None]
 
     def tidy(self) -> None:
-        """Delete files whose time is over, and the records of batches that ended long ago."""
+        """Delete files whose time is over, the records of batches that ended long ago, and what was left by kills."""
+        self.store.sweep()
         names = self.store.list("")
-        for owner in sorted({name.split("/")[0] for name in names if "/files/" in name}):
-            self.files.delete_expired(owner)
+        open_ids, results = set[str](), dict[str, set[str | None]]()
         for name in names:
             if "/batches/" in name and name.endswith(RECORD) and (text := self.store.read(name)) is not None:
                 batch = Batch.from_json(text)
-                if not batch.is_open and batch.expires_at + FORGET_AFTER_S < time.time():
+                if batch.is_open:
+                    open_ids.add(batch.id)
+                    continue
+                results[batch.id] = {batch.output_file_id, batch.error_file_id}
+                if batch.expires_at + FORGET_AFTER_S < expiry_time():
                     self.store.delete(name)
+        for owner in sorted({name.split("/")[0] for name in names if "/files/" in name}):
+            self.files.tidy(owner, results)
+        self._delete_leftovers(names, open_ids)
+
+    def _delete_leftovers(self, names: Iterable[str], open_ids: Collection[str]) -> None:
+        """Delete all but the records of batches that have ended, or were never recorded, and claims of the killed."""
+        for name in names:
+            if (found := BATCH_ID.search(name)) is None or not is_forgotten(found[0]):
+                continue
+            if name.startswith(CLAIMS):
+                if (claim := self.store.claim(found[0])) is not None:
+                    claim.release()
+            elif found[0] not in open_ids and not name.endswith(RECORD):
+                self.store.delete(name)
 
     def _take_input(self, batch: Batch) -> bool:
         if not FILE_ID.fullmatch(batch.input_file_id):
@@ -161,13 +182,18 @@ class Batches:
         except UnknownObject:
             return False
         self.files.check_room(stored.bytes)
-        source = content_name(batch.owner, stored.id)
+        source = content_name(batch.owner, stored)
         return stored.purpose == "batch" and self.store.copy(source, input_name(batch))
 
 
 def folder_of(owner: str, batch_id: str) -> str:
     """Return the name below which a batch's objects lie."""
     return f"{owner}/batches/{batch_id}"
+
+
+def record_name(batch: Batch) -> str:
+    """Return the name of a batch's record."""
+    return f"{folder_of(batch.owner, batch.id)}/{RECORD}"
 
 
 def input_name(batch: Batch) -> str:

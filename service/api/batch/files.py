@@ -1,15 +1,24 @@
-"""Uploaded files and the results of batches: a record and the content, seen with the API key that made them."""
+"""Uploaded files and the results of batches, seen with the API key that made them.
+
+OWNER/files/ID/record.json    names the content, or says that the file was deleted, so that no result comes again
+OWNER/files/ID/content-…      each write has one of its own, and the record is written after it
+"""
 
 import json
+import re
 import time
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
-from service.api.batch.names import FILE_ID, FILE_PREFIX, RECORD, new_id
+from service.api.batch.names import FILE_ID, FILE_PREFIX, RECORD, is_forgotten, new_id
 from service.errors import FilesFull, InvalidParameter, UnknownObject
+from service.storage.ages import CLOCK_JUMP_S, expiry_time
 from service.storage.store import ObjectStore
 
 CONTENT = "content"
+DELETED = "deleted"
+RESULTS = "batch_output"  # the purpose of files that batches leave
 # OpenAI's, for files with the purpose `batch`.
 DEFAULT_EXPIRY_S = 30 * 24 * 3600
 
@@ -24,10 +33,13 @@ class StoredFile:
     expires_at: int
     filename: str
     purpose: str
+    content: str = CONTENT  # the name of its object
 
     def document(self) -> dict[str, Any]:
         """Return the file as OpenAI has it."""
-        return {"object": "file", **asdict(self), "status": "processed", "status_details": None}
+        stated = asdict(self)
+        del stated["content"]
+        return {"object": "file", **stated, "status": "processed", "status_details": None}
 
 
 class Files:
@@ -54,7 +66,7 @@ class Files:
         expires_after_s: int | None = None,
         file_id: str = "",
     ) -> StoredFile:
-        """Store a file.
+        """Store a file; one with an id replaces an earlier one, unless that was deleted.
 
         Raises:
             FilesFull: there is no room; not for results of batches.
@@ -69,40 +81,43 @@ class Files:
             expires_at=now + (expires_after_s or DEFAULT_EXPIRY_S),
             filename=filename,
             purpose=purpose,
+            content=new_id(f"{CONTENT}-"),
         )
-        self._store.write(content_name(owner, stored.id), content)
-        self._store.write(_record_name(owner, stored.id), json.dumps(asdict(stored)).encode())
+        self._store.write(content_name(owner, stored), content)
+        record = json.dumps(asdict(stored)).encode()
+        self._store.update(_record_name(owner, stored.id), lambda present: None if _is_deleted(present) else record)
         return stored
 
     def get(self, owner: str, file_id: str) -> StoredFile:
         """Return a file's record; raises UnknownObject if there is none, or its time is over."""
         text = self._store.read(_record_name(owner, file_id)) if FILE_ID.fullmatch(file_id) else None
-        stored = None if text is None else StoredFile(**json.loads(text))
-        if stored is None or stored.expires_at <= time.time():
+        stored = _stored(text)
+        if stored is None or stored.expires_at <= expiry_time():
             raise UnknownObject("file", file_id)
         return stored
 
     def open(self, owner: str, file_id: str) -> tuple[StoredFile, BinaryIO]:
         """Return a file and its content, open; raises UnknownObject."""
         stored = self.get(owner, file_id)
-        if (content := self._store.open(content_name(owner, file_id))) is None:
+        if (content := self._store.open(content_name(owner, stored))) is None:
             raise UnknownObject("file", file_id)
         return stored, content
 
     def delete(self, owner: str, file_id: str) -> None:
         """Delete a file; a batch that has begun keeps its requests. Raises UnknownObject."""
-        self.get(owner, file_id)
-        self._store.delete(_record_name(owner, file_id))
-        self._store.delete(content_name(owner, file_id))
+        stored = self.get(owner, file_id)
+        tombstone = json.dumps({"id": file_id, "expires_at": stored.expires_at, DELETED: True}).encode()
+        self._store.update(_record_name(owner, file_id), lambda present: None if _is_deleted(present) else tombstone)
+        self._store.delete(content_name(owner, stored))
 
     def page(
         self, owner: str, *, limit: int, is_ascending: bool, after: str | None, purpose: str | None
     ) -> tuple[list[StoredFile], bool]:
         """Return the next files in the order of their creation, and whether there are more."""
         names = self._store.list(f"{owner}/files")
-        ids = sorted({name.split("/")[2] for name in names if name.endswith(RECORD)}, reverse=not is_ascending)
+        ids = {name.split("/")[2] for name in names if name.endswith(RECORD)}
         found: list[StoredFile] = []
-        for file_id in ids_after(ids, after):
+        for file_id in ids_after(ids, after, FILE_ID, is_ascending=is_ascending):
             try:
                 stored = self.get(owner, file_id)
             except UnknownObject:  # deleted just now, or over
@@ -113,14 +128,28 @@ class Files:
                 found.append(stored)
         return found, False
 
-    def delete_expired(self, owner: str) -> None:
-        """Delete the files whose time is over."""
-        for name in self._store.list(f"{owner}/files"):
-            if name.endswith(RECORD) and (text := self._store.read(name)) is not None:
-                stored = StoredFile(**json.loads(text))
-                if stored.expires_at <= time.time():
+    def tidy(self, owner: str, results: Mapping[str, Collection[str | None]]) -> None:
+        """Delete what is not needed: files whose time is over, contents that no record names, and unfinished results.
+
+        Args:
+            owner: whose files they are.
+            results: the ids of the files of each batch that has ended.
+        """
+        names = list(self._store.list(f"{owner}/files"))
+        for file_id in sorted({name.split("/")[2] for name in names}):
+            record = _record_name(owner, file_id)
+            text = self._store.read(record)
+            stored, is_over = _stored(text), text is not None and _is_over(text)
+            if stored is not None and stored.purpose == RESULTS and is_forgotten(stored.content):
+                batch_id = stored.filename.rpartition("_")[0]  # of one that was killed before it had the file
+                is_over |= batch_id in results and file_id not in results[batch_id]
+            if is_over:
+                self._store.delete(record)
+            named = None if stored is None or is_over else content_name(owner, stored)
+            for name in names:
+                is_content = name.startswith(f"{owner}/files/{file_id}/{CONTENT}")
+                if is_content and name != named and (is_over or is_forgotten(name)):
                     self._store.delete(name)
-                    self._store.delete(content_name(owner, stored.id))
 
     def check_room(self, num_bytes: int) -> None:
         """Raise FilesFull unless there is room for so many bytes more."""
@@ -129,22 +158,33 @@ class Files:
             raise FilesFull(taken_bytes=taken, limit_bytes=self._max_bytes)
 
 
-def content_name(owner: str, file_id: str) -> str:
+def content_name(owner: str, stored: StoredFile) -> str:
     """Return the name of a file's content."""
-    return f"{owner}/files/{file_id}/{CONTENT}"
+    return f"{owner}/files/{stored.id}/{stored.content}"
 
 
-def ids_after(ids: list[str], after: str | None) -> list[str]:
-    """Return the ids that follow one in a list.
+def ids_after(ids: Iterable[str], after: str | None, form: re.Pattern[str], *, is_ascending: bool) -> list[str]:
+    """Return the ids that follow one, whether or not it is still there, in their order.
 
     Raises:
-        InvalidParameter: it is not in the list.
+        InvalidParameter: it is no such id.
     """
-    if after is None:
-        return ids
-    if after not in ids:
+    if after is not None and not form.fullmatch(after):
         raise InvalidParameter("Invalid 'after': there is no such object.", param="after")
-    return ids[ids.index(after) + 1 :]
+    in_order = sorted(ids, reverse=not is_ascending)
+    return [each for each in in_order if after is None or (each > after if is_ascending else each < after)]
+
+
+def _stored(record: bytes | None) -> StoredFile | None:
+    return None if record is None or _is_deleted(record) else StoredFile(**json.loads(record))
+
+
+def _is_deleted(record: bytes | None) -> bool:
+    return record is not None and DELETED in json.loads(record)
+
+
+def _is_over(record: bytes) -> bool:
+    return json.loads(record)["expires_at"] + CLOCK_JUMP_S <= expiry_time()
 
 
 def _record_name(owner: str, file_id: str) -> str:

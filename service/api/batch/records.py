@@ -5,18 +5,25 @@ Source: https://platform.openai.com/docs/api-reference/batch/object
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 COMPLETION_WINDOW_S = 24 * 3600
-OPEN_STATUSES = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
+# What may come after each status; what is not here is final. Only a record that is about to be finished is finalizing,
+# and a cancellation that a client was told of ends in no other way.
+NEXT_STATUSES = {
+    "validating": frozenset({"validating", "in_progress", "failed", "expired", "cancelling"}),
+    "in_progress": frozenset({"in_progress", "finalizing", "expired", "cancelling"}),
+    "finalizing": frozenset({"finalizing", "completed"}),
+    "cancelling": frozenset({"cancelling", "cancelled"}),
+}
 MOMENTS = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 COUNTED = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
 @dataclass
 class Batch:
-    """One batch; only the process that has claimed it changes its record."""
+    """One batch. The process that has claimed it changes its record, and any process cancels it."""
 
     id: str
     owner: str
@@ -44,18 +51,20 @@ class Batch:
     @property
     def is_open(self) -> bool:
         """Whether there is something left to do for it."""
-        return self.status in OPEN_STATUSES
-
-    @property
-    def shown_status(self) -> str:
-        """The status for clients: a batch is cancelling from the request for it on, and not once its run sees it."""
-        is_cancelling = "cancelling" in self.moments and self.status in ("validating", "in_progress")
-        return "cancelling" if is_cancelling else self.status
+        return self.status in NEXT_STATUSES
 
     def enter(self, status: str) -> None:
         """Change the status, at this moment."""
         self.status = status
         self.moments.setdefault(status, int(time.time()))
+
+    def may_become(self, later: "Batch") -> bool:
+        """Return whether another state of the batch comes after this one, or is this one with other counts."""
+        return later.status in NEXT_STATUSES.get(self.status, ())
+
+    def copied(self) -> "Batch":
+        """Return the batch as it is now."""
+        return replace(self, tokens=dict(self.tokens), moments=dict(self.moments))
 
     def count(self, answer: dict[str, Any]) -> None:
         """Count one more answer."""
@@ -91,7 +100,7 @@ class Batch:
             "errors": {"object": "list", "data": self.errors} if self.errors else None,
             "input_file_id": self.input_file_id,
             "completion_window": "24h",
-            "status": self.shown_status,
+            "status": self.status,
             "output_file_id": self.output_file_id,
             "error_file_id": self.error_file_id,
             "created_at": self.created_at,

@@ -7,11 +7,11 @@ validating ─> failed
 """
 
 import asyncio
+import contextlib
 import logging
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Coroutine, Iterator
 from contextlib import aclosing
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from starlette.types import ASGIApp
 
@@ -22,7 +22,8 @@ from service.api.batch.records import Batch
 from service.api.batch.requests import answers, as_background, client_of
 from service.api.batch.results import write_results
 from service.api.batch.validation import validate
-from service.errors import ServiceError
+from service.errors import ServiceError, UnknownObject
+from service.storage.ages import expiry_time
 from service.storage.store import Claim
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class BatchRun:
         if batch.is_open:
             await self._renew()
             outcome = {"finalizing": "completed", "cancelling": "cancelled"}.get(batch.status, "expired")
-            await asyncio.to_thread(self._finish, outcome)
+            await self._claimed(asyncio.to_thread(self._finish, outcome))
         await asyncio.to_thread(self._batches.end, batch)
         counts = {"lines": batch.total, "completed": batch.completed, "failed": batch.failed}
         logger.info("batch ended", extra={"batch": batch.id, "status": batch.status, **counts})
@@ -136,8 +137,7 @@ class BatchRun:
             await asyncio.sleep(self._save_interval_s)
             await self._renew()
             await self._save()
-            stored = await asyncio.to_thread(self._batches.stored, self._batch.owner, self._batch.id)
-            if stored is not None and stored.status == "cancelling":
+            if self._batch.status == "cancelling":
                 self._cancelled.set()
 
     async def _renew(self) -> None:
@@ -145,10 +145,34 @@ class BatchRun:
         if not self._is_owner:
             raise ClaimLost(f"{self._batch.id} is run by another process")
 
+    async def _claimed(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for work in a thread that may take longer than a claim."""
+        working = asyncio.create_task(work)
+        try:
+            while not (await asyncio.wait([working], timeout=self._save_interval_s))[0]:
+                await self._renew()
+            working.result()
+        finally:
+            working.cancel()
+
     async def _save(self) -> None:
         lines = self._log.take()
-        await asyncio.to_thread(self._log.write, lines)
-        await asyncio.to_thread(self._batches.save, self._batch)
+        try:
+            await asyncio.to_thread(self._log.write, lines)
+        except BaseException:
+            self._log.give_back(lines)
+            raise
+        # As it is now: a thread that takes its time must not write what is true only with the next answers.
+        self._take_over(await asyncio.to_thread(self._batches.save, self._batch.copied()))
+
+    def _take_over(self, stored: Batch | None) -> None:
+        """Take over what the record is now; raises ClaimLost if another process has ended the batch."""
+        batch = self._batch
+        if stored is None or stored.status not in {batch.status, "cancelling"}:
+            self._is_owner = False
+            raise ClaimLost(f"{batch.id} was ended by another process")
+        batch.status, batch.moments = stored.status, stored.moments
+        batch.output_file_id, batch.error_file_id = stored.output_file_id, stored.error_file_id
 
     def _open_input(self) -> BinaryIO:
         source = self._batches.store.open(input_name(self._batch))
@@ -163,19 +187,29 @@ class BatchRun:
         self._batch.model, self._batch.errors = validated.model, validated.errors
         self._batch.total = 0 if validated.errors else validated.num_lines
         self._batch.enter("failed" if validated.errors else "in_progress")
-        self._batches.save(self._batch)
+        self._take_over(self._batches.save(self._batch))
 
     def _load(self) -> None:
         """Read what earlier runs have answered."""
         self._batch.reset_counts()
         for answer in self._log.load():
-            self._done.add(answer["custom_id"])
-            self._batch.count(answer)
+            if answer["custom_id"] not in self._done:
+                self._done.add(answer["custom_id"])
+                self._batch.count(answer)
 
     def _finish(self, outcome: str) -> None:
-        write_results(self._batches, self._batch, outcome, self._max_line_bytes)
-        self._batch.enter(outcome)
-        self._batches.save(self._batch)
+        batch = self._batch
+        write_results(self._batches, batch, outcome, self._max_line_bytes)
+        batch.enter(outcome)
+        written = {batch.output_file_id, batch.error_file_id} - {None}
+        stored = self._batches.save(batch)
+        named = set() if stored is None else {stored.output_file_id, stored.error_file_id}
+        for file_id in written - named:  # another process has cancelled the batch, or ended it
+            with contextlib.suppress(UnknownObject):
+                self._batches.files.delete(batch.owner, file_id)
+        self._take_over(stored)
+        if batch.status == "cancelling":
+            self._finish("cancelled")
 
     def _seconds_left(self) -> float:
-        return max(0.0, self._batch.expires_at - time.time())
+        return max(0.0, self._batch.expires_at - expiry_time())

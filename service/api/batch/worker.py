@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ class BatchWorker:
         self._max_line_bytes = max_line_bytes
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._tidied_s = 0.0
+        self._tidied_s = -math.inf
 
     def start(self) -> None:
         """Begin, or continue what an earlier process has left; called on the event loop."""
@@ -101,7 +102,7 @@ class BatchWorker:
             cancelled = self._batches.cancelled[batch_id] = asyncio.Event()
             batch = await asyncio.to_thread(self._batches.stored, owner, batch_id)
             if batch is not None:
-                self._batches.begin(batch)
+                self._batches.live[batch_id] = batch
                 run = await asyncio.to_thread(self._prepared, batch, claim, cancelled)
                 await run.run()
                 self._count(batch)

@@ -28,7 +28,7 @@ async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest
     """Render a chat and submit its sequences; raises as `see`, `make_prompt`, `chat_rules` and `submit`."""
     seen = await see(call, model, body, cache_salt=cache_salt_of(call, body))
     # A function that another process can be sent.
-    make_prompt = partial(chat_prompt, key=call.cache_salt, images=None if seen is None else seen.texts)
+    make_prompt = partial(chat_prompt, key=call.seal_key, images=None if seen is None else seen.texts)
     prompt_end, prompt_ids, ignored, images = await call.make_prompt(make_prompt, body, model)
     call.ignore(ignored)
     rules = await chat_rules(call, model, body, prompt_end)

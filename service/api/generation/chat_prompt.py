@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from service.api.generation.as_sent import as_sent, with_content, with_parameters
 from service.api.generation.rendering import NO_VARIABLES, template_variables
-from service.api.generation.sealed import own_text
+from service.api.generation.sealed import OwnTexts
 from service.api.schema.chat import ROLES, ChatCompletionRequest, ContentPart, MeantChat, Message, OwnThinking
 from service.api.schema.open_calls import OpenCall, OpenCalls
 from service.api.schema.template import TemplateFields
@@ -111,7 +111,7 @@ def chat_of(body: MeansChat, *, key: bytes = b"") -> ChatCompletionRequest:
     Raises:
         RequestError: as `checked` does.
     """
-    return checked(ChatCompletionRequest, *body.as_chat(lambda text, proof: own_text(text, proof, key)))
+    return checked(ChatCompletionRequest, *body.as_chat(OwnTexts(key).read))
 
 
 def _prompt(

@@ -74,7 +74,14 @@ class SeenImages:
         cutter, media = self._vision.cutter, self._call.api.media
         pictures = await _of_call(
             self._call,
-            media.pictures(image.content, image.plan.resizes, cutter.resampling, key=image.key, param=image.param),
+            media.pictures(
+                image.content,
+                image.plan.resizes,
+                cutter.resampling,
+                key=image.key,
+                param=image.param,
+                client=self._call.key,
+            ),
         )
         return cutter.shown(image.plan, pictures)
 
@@ -106,7 +113,7 @@ async def see(
     if vision is None:
         call.check_text_bytes(0)
         return None
-    sources = await call.make_prompt(partial(image_sources, key=call.cache_salt), body, model)
+    sources = await call.make_prompt(partial(image_sources, key=call.seal_key), body, model)
     call.check_text_bytes(sum(len(source.url) for source in sources))
     if has_limit and len(sources) * vision.cutter.fewest_rows > model.max_model_len:
         raise ContextLengthExceeded(
@@ -116,11 +123,12 @@ async def see(
             param="messages",
             is_estimate=True,
         )
-    images = []
+    images, num_held = [], 0 if call.long_body is None else len(call.long_body.content)
     for source in sources:
-        content = await _content(call, source)
+        content, is_remote = await _content(call, source, num_held)
+        num_held += len(content) if is_remote else 0
         key = await call.run_in_thread(partial(_content_key, content, cache_salt))
-        size = await _of_call(call, call.api.media.image_size(content, key=key, param=source.param))
+        size = await _of_call(call, call.api.media.image_size(content, key=key, param=source.param, client=call.key))
         plan = vision.cutter.plan(size, is_coarse=source.detail == COARSE)
         images.append(SeenImage(source.param, content, key, plan))
     return SeenImages(call, vision, images)
@@ -138,11 +146,15 @@ async def shown_texts(
     return None if seen is None else seen.texts
 
 
-async def _content(call: Call, source: ImageSource) -> bytes:
+async def _content(call: Call, source: ImageSource, num_held: int) -> tuple[bytes, bool]:
+    """Return the file of an image, and whether it came from elsewhere, beside bytes that the request holds already."""
     remote = call.api.remote_images
     if remote is not None and source.url.lstrip()[: len(HTTPS)].lower() == HTTPS:
-        return await _of_call(call, remote.fetch(source.url.strip(), source.param))
-    return await call.run_in_thread(partial(read_data_url, source.url, source.param))
+        fetching = remote.fetch(
+            source.url.strip(), source.param, lambda num_bytes: call.hold_bytes(num_held + num_bytes)
+        )
+        return await _of_call(call, fetching), True
+    return await call.run_in_thread(partial(read_data_url, source.url, source.param)), False
 
 
 def _content_key(content: bytes, cache_salt: bytes) -> bytes:

@@ -12,7 +12,8 @@ from service.errors import Overloaded
 class Places:
     """ASGI middleware that gives each request with a body a place, and tells those without when to come again.
 
-    A batch's own requests are bounded by the batch.
+    A batch's own requests are bounded by the batch. Those that end the work of others take no place, since that work
+    holds the places.
     """
 
     def __init__(self, app: ASGIApp, *, queue: RequestQueue, accepted: AcceptedBodies) -> None:
@@ -29,11 +30,13 @@ class Places:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with its body unread."""
-        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY or call_of(scope).is_background:
+        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY:
             await self._app(scope, receive, send)
             return
-        call = call_of(scope)
-        accepted = self._accepted.of(scope)
+        call, accepted = call_of(scope), self._accepted.of(scope)
+        if call.is_background or not accepted.takes_place:
+            await self._app(scope, receive, send)
+            return
         most, length = accepted.max_bytes if accepted.is_held else 0, stated_length(scope)
         num_bytes = most if length is None else min(length, most)  # a longer one is refused later, unread
         is_json = accepted.media_type == JSON

@@ -2,8 +2,9 @@
 
 import asyncio
 import codecs
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -70,7 +71,7 @@ async def parsed_body[T: WireObject](request: Request, kind: type[T], content: b
         return parse(kind, content)
     call.long_body = LongBody(kind, content)
     long_bodies: LongBodies = request.app.state.context.long_bodies
-    return await cancel_on_disconnect(request.receive, long_bodies.read(call.long_body))
+    return await cancel_on_disconnect(request.receive, long_bodies.read(call.long_body, call.key))
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Accepted:
     media_type: str = JSON
     setting: str | None = None  # what the operator sets the limit by
     is_held: bool = True  # in memory
+    takes_place: bool = True  # in the queue; a request that ends the work of others must not wait for it
 
 
 class AcceptedBodies:
@@ -95,6 +97,7 @@ class AcceptedBodies:
         with_images: Accepted,
         image_paths: Collection[str],
         may_see: Callable[[], bool],
+        cancels: re.Pattern[str],
     ) -> None:
         """Keep the bounds.
 
@@ -104,15 +107,19 @@ class AcceptedBodies:
             with_images: those of chats with images; one that states its length counts for no more than it is.
             image_paths: where chats are.
             may_see: tells whether a model takes images.
+            cancels: the paths that end the work of others, and whose bodies are not read.
         """
         self._usual, self._uploads, self._with_images = usual, uploads, with_images
         self._image_paths, self._may_see = image_paths, may_see
+        self._cancels, self._cancel = cancels, replace(usual, takes_place=False)
 
     def of(self, scope: Scope) -> Accepted:
         """Return what a request may have."""
         path = scope["path"]
         if path in self._image_paths and (stated_length(scope) or 0) > self._usual.max_bytes and self._may_see():
             return self._with_images
+        if self._cancels.fullmatch(path):
+            return self._cancel
         return self._uploads.get(path, self._usual)
 
 

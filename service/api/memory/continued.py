@@ -10,12 +10,15 @@ from typing import Any, override
 
 from pydantic_core import from_json, to_json
 
+from service.api.schema.generation import MAX_NAME_CHARS
 from service.api.schema.response_input import as_items, check_results
 from service.api.schema.responses import ResponsesRequest
 from service.api.work.long_body import LongBody
 
 # Of the ids of items that a client sent without one, by type.
 ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_"}
+
+MAX_BASE_CHARS = 64  # of a client's id in one that is made from it
 
 
 class ContinuedRequest(ResponsesRequest):
@@ -46,6 +49,24 @@ def packed_items(body: LongBody) -> bytes:
     request = document["request"] if body.kind is ContinuedRequest else document
     items += [item | {"id": _id_of(item)} for item in as_items(request["input"])]
     return gzip.compress(to_json(items), compresslevel=1, mtime=0)
+
+
+def with_own_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return kept items, each with an id that tells its position: clients list on from the id of the last item.
+
+    A client may have sent an id twice, or one that no query can hold.
+    """
+    stated = {item["id"] for item in items}
+    taken, found = set[str](), list[dict[str, Any]]()
+    for position, item in enumerate(items):
+        item_id: str = item["id"]
+        if item_id in taken or not 0 < len(item_id) <= MAX_NAME_CHARS:
+            item_id = f"{item_id[:MAX_BASE_CHARS]}.{position}"
+            while item_id in stated:
+                item_id += "_"
+        taken.add(item_id)
+        found.append(item | {"id": item_id})
+    return found
 
 
 def stated_item(item: dict[str, Any]) -> dict[str, Any]:

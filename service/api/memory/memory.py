@@ -3,19 +3,17 @@
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic_core import from_json
 from starlette.types import Message
 
-from service.api.batch.names import owner_of
 from service.api.http.call import Call, call_of, cancel_on_disconnect
+from service.api.http.keys import owner_of
 from service.api.http.receive import parsed_body
 from service.api.memory.continued import ContinuedRequest, joined, packed_items
-from service.api.memory.store import GRACE_S, UNFINISHED, Kept, LiveResponse, ResponseStore
+from service.api.memory.store import UNFINISHED, Kept, LiveResponse, ResponseStore
 from service.api.schema.responses import ResponsesRequest
 from service.api.work.long_body import LongBody
 from service.errors import (
@@ -27,13 +25,16 @@ from service.errors import (
     UnknownObject,
     UnsupportedParameter,
 )
+from service.storage.store import Claim
 
 logger = logging.getLogger(__name__)
 
 # Between two looks whether another process has cancelled or deleted a response in the background.
 LOOK_INTERVAL_S = 5.0
-# Why a response failed whose process did not live to say so.
-LOST = {"code": "server_error", "message": "The instance that worked on the response has ended. Send it again."}
+# Between two renewals of a claim, which outlives several that fail.
+RENEW_INTERVAL_S = 30.0
+# How long the end of a response in the background is written again where the store fails, and how often.
+LAST_WRITE_S, RETRY_INTERVAL_S = 600.0, 2.0
 
 
 class Memory:
@@ -91,43 +92,47 @@ class Memory:
     async def response(self, response_id: str) -> dict[str, Any]:
         """Return a response of this key, as far as it has come; raises UnknownObject, ResponsesUnavailable."""
         live = self._live(response_id)
-        return (await self._kept(response_id)).response if live is None else live.document()
+        document = None if live is None else live.document(None)
+        # The store has the state of one in the background, which other processes change too.
+        if document is None or document["background"]:
+            return (await self._kept(response_id)).response
+        return document
 
-    async def items(self, response_id: str) -> list[dict[str, Any]]:
-        """Return the items that a response was made from; raises UnknownObject, ResponsesUnavailable."""
-        return from_json((await self._kept(response_id)).items)
+    async def items(self, response_id: str) -> bytes:
+        """Return the items that a response was made from, as JSON; raises UnknownObject, ResponsesUnavailable."""
+        return (await self._kept(response_id)).items
 
     async def delete(self, response_id: str) -> None:
         """Delete a response; one that is not complete yet is not kept. Raises UnknownObject, ResponsesUnavailable."""
-        if (live := self._live(response_id)) is not None:
-            live.delete()
-        else:
+        live = self._live(response_id)
+        if live is None or live.document(None)["background"]:
             await self._kept(response_id)
         assert self._store is not None, "something was found"
         await self._store.delete(self._owner, response_id)
+        if live is not None:
+            live.delete()
 
     async def cancel(self, response_id: str) -> dict[str, Any]:
         """End a response in the background, and return it.
 
         Raises:
-            UnknownObject, ResponsesUnavailable: it cannot be read.
+            UnknownObject, ResponsesUnavailable: it cannot be read, or written.
             InvalidParameter: a client waits for it, and may close the connection instead.
         """
-        live = self._live(response_id)
-        response = (await self._kept(response_id)).response if live is None else live.document()
+        response, live = await self.response(response_id), self._live(response_id)
         if not response["background"]:
             message = "Only a response that was created with 'background' can be cancelled. Close the connection."
             raise InvalidParameter(message, param="response_id")
+        if response["status"] in UNFINISHED:
+            assert self._store is not None, "something was found"
+            document = None if live is None else live.document("cancelled")
+            stored = await self._store.cancel(self._owner, response_id, document)
+            if stored is None:  # deleted just now
+                raise UnknownObject("response", response_id)
+            response = stored
         if live is not None:
             live.must_end.set()
             await live.has_ended.wait()
-            return live.document()
-        if response["status"] in UNFINISHED:  # another process works on it, and looks here
-            kept = await self._kept(response_id)
-            response = response | {"status": "cancelled"}
-            assert self._store is not None, "something was found"
-            if not await self._store.write(self._owner, response, kept.packed_items):
-                raise ResponsesUnavailable
         return response
 
     def _live(self, response_id: str) -> LiveResponse | None:
@@ -137,9 +142,6 @@ class Memory:
         kept = None if self._store is None else await self._store.read(self._owner, response_id)
         if kept is None:
             raise UnknownObject("response", response_id)
-        limit_s = self._request.app.state.context.request_timeout_s + GRACE_S
-        if kept.response["status"] in UNFINISHED and kept.response["created_at"] + limit_s < time.time():
-            kept.response.update(status="failed", error=LOST)
         return kept
 
 
@@ -156,43 +158,55 @@ class _Place:
 
     def __init__(self, store: ResponseStore, live: LiveResponse, items: asyncio.Task[bytes | None]) -> None:
         self.store, self.live, self._items = store, live, items
+        self.claim: Claim | None = None  # of one in the background
+        self._is_new = True
         self._last_write: asyncio.Task[bool] | None = None
 
     async def write(self, response: dict[str, Any]) -> bool:
-        """Keep a response unless it was deleted; return whether that succeeded."""
-        # The thread of a write outlives its cancellation, and would replace what is written after it.
+        """Keep a response unless it was deleted, or has ended already; return whether one is kept.
+
+        Raises:
+            ResponsesUnavailable: the store failed.
+        """
+        # The thread of a write outlives its cancellation, and must not come after the next write.
         self._last_write = asyncio.create_task(self._write(response, after=self._last_write))
         return await asyncio.shield(self._last_write)
 
     async def _write(self, response: dict[str, Any], *, after: asyncio.Task[bool] | None) -> bool:
         if after is not None:
             await asyncio.wait([after])
-        if (items := await self._items) is None or self.live.is_deleted:
+        if (items := await self._items) is None:
+            raise ResponsesUnavailable
+        if self.live.is_deleted:
             return False
-        is_kept = await self.store.write(self.live.owner, response, items)
-        if self.live.is_deleted:  # while it was written
-            with contextlib.suppress(ResponsesUnavailable):
-                await self.store.delete(self.live.owner, self.live.id)
-            return False
-        return is_kept
+        kept = await self.store.write(self.live.owner, response, items, is_new=self._is_new)
+        self._is_new = False
+        self._take(kept)
+        return kept is not None
 
-    async def was_ended(self) -> bool:
-        """Return whether another process has cancelled the response, or deleted it."""
-        try:
-            kept = await self.store.read(self.live.owner, self.live.id)
-        except ResponsesUnavailable:
-            return False
-        self.live.is_deleted |= kept is None
-        return kept is None or kept.response["status"] == "cancelled"
+    async def look(self) -> None:
+        """Notice what another process has done to the response: it has cancelled it, or deleted it."""
+        with contextlib.suppress(ResponsesUnavailable):
+            self._take(await self.store.read(self.live.owner, self.live.id))
+
+    def _take(self, kept: Kept | None) -> None:
+        if kept is None:
+            self.live.delete()
+        elif kept.response["status"] not in UNFINISHED:
+            self.live.must_end.set()
 
     async def told_to_end(self) -> Message:
         """Return once the response is to end: what a request receives when its client leaves."""
+        loop = asyncio.get_running_loop()
+        renewed_s = loop.time()
         while not self.live.must_end.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.live.must_end.wait(), LOOK_INTERVAL_S)
                 break
-            if await self.was_ended():
-                break
+            await self.look()
+            if self.claim is not None and loop.time() - renewed_s >= RENEW_INTERVAL_S:
+                await self.store.renew(self.claim)
+                renewed_s = loop.time()
         return {"type": "http.disconnect"}
 
 
@@ -205,8 +219,12 @@ class Keeping:
         self._call, self._place = call, place
 
     @contextlib.contextmanager
-    def found_as(self, document: Callable[[], dict[str, Any]]) -> Iterator[None]:
-        """Let other requests find the response by its id; `document` returns what it has so far."""
+    def found_as(self, document: Callable[[str | None], dict[str, Any]]) -> Iterator[None]:
+        """Let other requests find the response by its id.
+
+        Args:
+            document: returns what the response has so far, in another status if one is stated.
+        """
         if self._place is None:
             yield
             return
@@ -223,35 +241,66 @@ class Keeping:
         """Keep a response before anyone is told that it is complete; its `store` says whether it is kept."""
         if self._place is None:
             return
-        self.is_kept = response["store"] = await self._place.write(response)
-        if not self.is_kept and not self._place.live.is_deleted:
+        try:
+            self.is_kept = response["store"] = await self._place.write(response)
+        except ResponsesUnavailable:
+            self.is_kept = response["store"] = False
             with contextlib.suppress(RequestError):  # it is too late to refuse the request
                 self._call.ignore(["store"])
 
-    async def write_last(self, response: dict[str, Any]) -> None:
-        """Keep a response that was made in the background, in the state in which it has ended."""
-        assert self._place is not None, "a response in the background is kept"
-        live = self._place.live
-        if response["status"] != "cancelled" and await self._place.was_ended():
-            response["status"] = "cancelled"
-        await self.write(response)
-        live.document = lambda: response
+    @contextlib.asynccontextmanager
+    async def claimed(self) -> AsyncIterator[None]:
+        """Claim a response that is made in the background; one that is not complete at the end has failed.
 
-    async def until_cancelled(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do work in the background; return whether it was done before the response was cancelled."""
-        assert self._place is not None, "a response in the background is kept"
+        Raises:
+            ResponsesUnavailable: the store failed.
+        """
+        place = self._of_background()
+        place.claim = claim = await place.store.claim(place.live.owner, place.live.id)
         try:
-            await cancel_on_disconnect(self._place.told_to_end, work)
+            yield
+        finally:
+            await place.store.release(claim)
+
+    async def write_state(self, response: dict[str, Any], *, within_s: float = 0.0) -> None:
+        """Keep the next state of a response that is made in the background.
+
+        Args:
+            response: in that state; it stays as it is if it was ended otherwise.
+            within_s: how long it is tried again where the store fails.
+
+        Raises:
+            ResponsesUnavailable: the store failed.
+        """
+        place, loop = self._of_background(), asyncio.get_running_loop()
+        end_s = loop.time() + within_s
+        while True:
+            try:
+                await place.write(response)
+                return
+            except ResponsesUnavailable:
+                if loop.time() >= end_s:
+                    raise
+            await asyncio.sleep(RETRY_INTERVAL_S)
+
+    async def until_ended(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do work in the background; return whether it was done before the response was cancelled, or deleted."""
+        try:
+            await cancel_on_disconnect(self._of_background().told_to_end, work)
         except ClientDisconnected:
             return False
         return True
+
+    def _of_background(self) -> _Place:
+        assert self._place is not None, "a response in the background is kept"
+        return self._place
 
 
 async def _packed(call: Call, body: LongBody) -> bytes | None:
     """Return the items of a request as they are kept; None if that fails, so that the answer is given all the same."""
     try:
         if call.has_long_body:
-            return await call.deadline.within(call.api.long_bodies.make(body, packed_items))
+            return await call.deadline.within(call.api.long_bodies.make(body, packed_items, call.key))
         return await call.run_in_thread(lambda: packed_items(body))
     except RequestError as error:
         logger.error("a response is not kept", exc_info=error)

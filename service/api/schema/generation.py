@@ -32,10 +32,6 @@ MAX_ECHOED_CHARS = 16
 
 # Promises of vLLM's interface that this server does not keep.
 REFUSED: NeutralValues = {
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "logprob_token_ids": ([],),
     "logits_processors": ([],),
     "use_beam_search": (False,),
@@ -60,10 +56,6 @@ HINTS: NeutralValues = {
     "vllm_xargs": ({},),
 }
 REMEDIES = {
-    # vLLM's older names of structured outputs.
-    f"guided_{name}": f"send it as 'structured_outputs': {{'{name}': …}}."
-    for name in ("choice", "grammar", "json", "regex")
-} | {
     "logprob_token_ids": "a step returns the likeliest tokens alone. Have /v1/completions score each token as the end "
     "of a prompt, by 'echo', 'logprobs' and 'max_tokens': 0."
 }

@@ -1,6 +1,7 @@
 """Promises under the names of other servers: honoured where they mean one of this interface's, and never a hint.
 
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md (`n_predict`, `json_schema`),
+https://docs.vllm.ai/en/v0.9.0/features/structured_outputs.html (`guided_*`, since then `structured_outputs`),
 https://docs.sglang.io/basic_usage/sampling_params.html (`max_new_tokens`, `regex`, `ebnf`),
 https://huggingface.co/docs/text-generation-inference (`grammar` as an object),
 https://github.com/ollama/ollama/blob/main/docs/api.md (`format`, `options`)
@@ -31,7 +32,18 @@ _NAMES = {
     "repeat_penalty": "repetition_penalty",
     "stop_sequences": "stop",
 }
-_GRAMMARS = ("ebnf", "format", "grammar", "json_schema", "regex")
+# Grammars whose value is that of a notation of `structured_outputs`, and the notation.
+_NOTATIONS = {
+    "ebnf": "grammar",
+    "grammar": "grammar",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "json_schema": "json",
+    "regex": "regex",
+}
+_GRAMMARS = ("format", *_NOTATIONS)
 # Of Ollama's options, those that are promises or that every server has.
 _OPTIONS = {"num_predict", "repeat_penalty", "stop", "temperature", "top_p", "top_k", "min_p", "seed",
             "presence_penalty", "frequency_penalty"}  # fmt: skip
@@ -72,7 +84,7 @@ def with_own_names(document: dict[str, Any], limit: str, *, own_limits: tuple[st
         result[own] = value
     for name in _GRAMMARS:
         value = result.pop(name, None)
-        if value in (None, "", {}) and not (name == "json_schema" and value == {}):
+        if value in (None, "", [], {}) and not (_NOTATIONS.get(name) == "json" and value == {}):
             continue
         if result.get("structured_outputs") is not None or _constrains(result):
             raise InvalidParameter(f"'{name}' contradicts the other grammar of the request; send one.", param=name)
@@ -97,13 +109,14 @@ def _structured(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         if name == "format" and value != "json":
             raise UnsupportedParameter(name, "it is 'json' or a JSON schema.")
-        notations = {"ebnf": "grammar", "grammar": "grammar", "json_schema": "json", "regex": "regex"}
-        return {notations[name]: value} if name in notations else {"json_object": True}
+        return {_NOTATIONS[name]: value} if name in _NOTATIONS else {"json_object": True}
+    if name == "guided_choice":
+        return {"choice": value}
     if not isinstance(value, dict):
         raise InvalidParameter(f"Invalid '{name}': it is neither a text nor an object.", param=name)
     if name == "grammar":
         return _of_tgi(value)
-    if name in ("format", "json_schema"):
+    if name == "format" or _NOTATIONS[name] == "json":
         return {"json": schema_of(value)}
     raise InvalidParameter(f"Invalid '{name}': it must be a string.", param=name)
 

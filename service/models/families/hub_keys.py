@@ -46,6 +46,11 @@ _DECODER = {
 }
 _BIASES = {"attention_bias": False, "mlp_bias": False}
 _MISTRAL = {**_DECODER, "intermediate_size": 14_336, "num_key_value_heads": 8, "max_position_embeddings": 131_072}
+_GLM = {
+    **_DECODER,
+    **{"vocab_size": 151_552, "intermediate_size": 13_696, "num_hidden_layers": 40, "num_key_value_heads": 2},
+    **{"head_dim": 128, "max_position_embeddings": 131_072, "rms_norm_eps": 1.5625e-7, "attention_bias": True},
+}
 _OLMO = {**_DECODER, "vocab_size": 50_304, "rms_norm_eps": 1e-5, "attention_bias": False, "clip_qkv": None}
 _QWEN = {
     **_DECODER,
@@ -80,6 +85,21 @@ _GEMMA_2 = {
     "attn_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0,
 }
+_GEMMA_4 = {
+    **{key: value for key, value in _GEMMA_2.items() if key not in ("query_pre_attn_scalar", "attn_logit_softcapping")},
+    **{"vocab_size": 262_144, "num_hidden_layers": 30, "max_position_embeddings": 131_072, "sliding_window": 512},
+    **{"final_logit_softcapping": None, "hidden_size_per_layer_input": 256, "attention_k_eq_v": False},
+    **{"num_kv_shared_layers": 0, "enable_moe_block": False, "global_head_dim": 512},
+    **{"num_global_key_value_heads": None, "per_layer_config": None},
+}
+_GEMMA_4_UNUSED = (
+    *("vocab_size_per_layer_input", "use_double_wide_mlp", "num_experts", "top_k_experts", "moe_intermediate_size"),
+    *("mtp_per_layer_config", "is_causal"),
+)
+_GEMMA_4_WHOLE = FamilyKeys(
+    {"tie_word_embeddings": True},
+    unused=("text_config", "vision_config", "audio_config", "vision_soft_tokens_per_image", "*_token_index"),
+)
 _GRANITE = {
     **_DECODER,
     "attention_bias": False,
@@ -120,6 +140,13 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         },
         unused=("mlp_bias", "post_norm", "qk_norm"),
     ),
+    "exaone4": FamilyKeys(
+        {
+            **_DECODER,
+            **{"vocab_size": 102_400, "intermediate_size": 16_384, "num_key_value_heads": 32, "rms_norm_eps": 1e-5},
+            **{"sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": None},
+        }
+    ),
     "gemma": FamilyKeys(
         {
             **_GEMMA,
@@ -145,6 +172,10 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         },
         unused=("hidden_act", "cache_implementation", "_sliding_window_pattern"),
     ),
+    **dict.fromkeys(("gemma4", "gemma4_unified"), _GEMMA_4_WHOLE),
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), FamilyKeys(_GEMMA_4, unused=_GEMMA_4_UNUSED)),
+    "glm": FamilyKeys(_GLM),
+    "glm4": FamilyKeys(_GLM),
     "gpt2": FamilyKeys(
         {
             **{"vocab_size": 50_257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None},
@@ -182,7 +213,23 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
     "idefics3": _IDEFICS,
     "idefics3_vision": _IDEFICS_VISION,
     "llama": FamilyKeys({**_DECODER, **_BIASES}, unused=("pretraining_tp",)),
+    "ministral": FamilyKeys({**_MISTRAL, "sliding_window": 4096, "layer_types": None}),
+    "ministral3": FamilyKeys(
+        {
+            **_MISTRAL,
+            **{"vocab_size": 131_072, "num_hidden_layers": 34, "head_dim": 128, "max_position_embeddings": 262_144},
+            **{"rms_norm_eps": 1e-5, "sliding_window": None},
+        },
+        unused=("layer_types",),
+    ),
     "mistral": FamilyKeys({**_MISTRAL, "sliding_window": 4096}),
+    "mistral3": FamilyKeys(
+        {"tie_word_embeddings": True},
+        unused=(
+            *("text_config", "vision_config", "image_token_index", "projector_hidden_act", "spatial_merge_size"),
+            *("vision_feature_layer", "multimodal_projector_bias"),
+        ),
+    ),
     "mixtral": FamilyKeys(
         {**_MISTRAL, **_EXPERTS, "rms_norm_eps": 1e-5, "sliding_window": None},
         {"num_experts": "num_local_experts"},

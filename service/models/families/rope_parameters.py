@@ -6,7 +6,7 @@
 | `rope_theta` in one of them and at the top | the inner one; then the top; then the family's | the same |
 | `rope_type` and `type` | `rope_type` | `standardize_rope_params` |
 | `original_max_position_embeddings`, inside and at the top | the top, the inside, the longest text | the same |
-| `partial_rotary_factor` | of Phi-3, and of no other family here | `modeling_phi3.py` and the other models |
+| `partial_rotary_factor` | of Phi-3 and GLM, and of no other family here | `modeling_phi3.py` and the other models |
 | `su`, and in Phi-3 `yarn` | `longrope` | `configuration_phi3.py` |
 | `dynamic` | `default`, which it is up to the longest text | `_compute_dynamic_ntk_parameters` |
 | `mrope` | `default`, with sections of a family that sees | `configuration_qwen2_vl.py` |
@@ -19,18 +19,22 @@ Sources: `modeling_rope_utils.py` where no file is named.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.models.config import HubConfig
 from service.models.families.layer_kinds import FULL, SLIDING
 from service.models.rope import RopeConfig
 
-SERVED = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
-# Source: transformers `configuration_gpt_oss.py`, `configuration_apertus.py`
+SERVED = ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn")
+# Source: transformers `configuration_gpt_oss.py`, `configuration_ministral3.py`, `configuration_apertus.py`
 _GPT_OSS = {
     **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
     **{"original_max_position_embeddings": 4096},
+}
+_MINISTRAL_3 = {
+    **{"rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0},
+    **{"original_max_position_embeddings": 16_384, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
 }
 _APERTUS = {
     **{"rope_type": "llama3", "rope_theta": 12_000_000.0, "factor": 8.0, "original_max_position_embeddings": 8192},
@@ -44,24 +48,38 @@ class FamilyRope:
 
     theta: float = 10_000.0
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of a file without any
-    is_partial: bool = False  # whether a part of a head may be left as it is
+    partial: float | None = None  # the part of a head that is rotated; None: whole heads, always
+    has_su: bool = False  # whether `yarn` is another name of `longrope`
+    is_adjacent: bool = False  # whether a pair of dimensions are neighbours
+    has_temperature: bool = False  # whether queries grow with their position
     has_sections: bool = False  # whether positions are of time, row and column
     # Of each kind of layer: the key of its theta at the top of a file, and its default; empty: one rotation for all.
     kinds: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     scaled_kinds: tuple[str, ...] = (FULL,)  # to which `rope_scaling` applies
 
 
+_GEMMA_4 = FamilyRope(
+    parameters={
+        FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
+        SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+    },
+    kinds={FULL: ("rope_theta", 10_000.0), SLIDING: ("rope_theta", 10_000.0)},
+)
 FAMILY_ROPES: Mapping[str, FamilyRope] = {
     "apertus": FamilyRope(12_000_000.0, _APERTUS),
     "gemma3_text": FamilyRope(kinds={FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}),
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _GEMMA_4),
+    "glm": FamilyRope(partial=0.5, is_adjacent=True),
+    "glm4": FamilyRope(partial=0.5, is_adjacent=True),
     "gpt_oss": FamilyRope(150_000.0, _GPT_OSS),
+    "ministral3": FamilyRope(parameters=_MINISTRAL_3, has_temperature=True),
     "mixtral": FamilyRope(1_000_000.0),
     "modernbert": FamilyRope(
         kinds={FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)},
         scaled_kinds=(FULL, SLIDING),
     ),
     "olmo3": FamilyRope(kinds={FULL: ("rope_theta", 500_000.0), SLIDING: ("rope_theta", 500_000.0)}),
-    "phi3": FamilyRope(is_partial=True),
+    "phi3": FamilyRope(partial=1.0, has_su=True),
     "qwen3_vl_text": FamilyRope(500_000.0, has_sections=True),
     "smollm3": FamilyRope(2_000_000.0),
 }
@@ -94,7 +112,7 @@ class _Parameters:
         named = self.values.get("rope_type") or self.values.get("type") or "default"
         if named == "mrope":
             return "default"
-        is_longrope = named == "su" or (named == "yarn" and self.family.is_partial)
+        is_longrope = named == "su" or (named == "yarn" and self.family.has_su)
         return "longrope" if is_longrope else str(named)
 
     @property
@@ -142,7 +160,7 @@ def read_ropes(config: HubConfig, *, head_dim: int) -> dict[str, RopeConfig]:
         UnsupportedModel: a rotation is not served, malformed, or read differently by releases of transformers.
     """
     family = FAMILY_ROPES[str(config.values["model_type"])]
-    given, scaling = _mapping(config, "rope_parameters"), _mapping(config, "rope_scaling")
+    given, scaling = _mapping(config, "rope_parameters") or family.parameters, _mapping(config, "rope_scaling")
     nested = {kind: given[kind] for kind in family.kinds if given.get(kind) is not None}
     found = {}
     for kind, (key, default) in family.kinds.items():
@@ -216,11 +234,23 @@ def _rope(
     common = {
         "theta": given.number("rope_theta"),
         "rotary_dim": rotary_dim,
+        "is_adjacent": family.is_adjacent,
         "sections": _sections(given, rotary_dim),
     }
+    rope = _of_type(rope_type, given, common)
+    if not family.has_temperature or not values.get("llama_4_scaling_beta"):
+        return rope
+    slope = given.number("llama_4_scaling_beta")
+    return replace(rope, temperature_slope=slope, original_context_len=given.original_context_len)
+
+
+def _of_type(rope_type: str, given: _Parameters, common: Mapping[str, Any]) -> RopeConfig:
     match rope_type:
         case "linear":
             return RopeConfig(**common, scaling=rope_type, factor=given.number("factor"))
+        case "proportional":
+            turning = int(given.number("partial_rotary_factor", 1.0) * given.head_dim // 2)
+            return RopeConfig(**common, scaling=rope_type, factor=given.number("factor", 1.0), num_turning=turning)
         case "llama3":
             return RopeConfig(
                 **common,
@@ -240,8 +270,10 @@ def _rope(
 
 def _rotary_dim(given: _Parameters) -> int:
     config, head_dim = given.config, given.head_dim
-    share = given.values.get("partial_rotary_factor", config.values.get("partial_rotary_factor"))
-    if not given.family.is_partial:
+    share = given.values.get("partial_rotary_factor", config.values.get("partial_rotary_factor", given.family.partial))
+    if given.rope_type == "proportional":  # the rest of a head turns by no angle
+        share = None
+    elif given.family.partial is None:
         # The models of such a family rotate whole heads by default, and fail where another type makes a part of them.
         if share not in (None, 1) and given.rope_type not in ("default", "dynamic"):
             raise config.refuse(

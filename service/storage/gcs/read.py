@@ -9,6 +9,8 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -143,6 +145,22 @@ class GcsSource:
         except ObjectChanged:
             return None
 
+    def age_s(self, name: str) -> tuple[ObjectInfo, float] | None:
+        """Describe the live version of an object, and how long ago it was written by the bucket's own clock.
+
+        Returns None if there is none. Raises as `find`.
+        """
+        try:
+            item, sent = self._item(name, {}, f"{OBJECT_FIELDS},updated", RetryBudget(self.limits))
+        except ObjectChanged:
+            return None
+        try:
+            # Source: https://cloud.google.com/storage/docs/json_api/v1/objects#resource (updated)
+            age = parsedate_to_datetime(sent) - datetime.fromisoformat(item["updated"])
+        except (ValueError, KeyError) as error:
+            raise TransferFailed(self.uri, name, "the server does not say how old it is.") from error
+        return self._info(item), age.total_seconds()
+
     def read_live(self, name: str) -> tuple[ObjectInfo, bytes] | None:
         """Read and verify the live version of a small object with one request; return None if there is none.
 
@@ -225,18 +243,24 @@ class GcsSource:
             raise GenerationGone(self.uri, name, generation) from error
 
     def _described(self, name: str, version: Mapping[str, int], budget: RetryBudget) -> ObjectInfo:
+        return self._info(self._item(name, version, OBJECT_FIELDS, budget)[0])
+
+    def _item(
+        self, name: str, version: Mapping[str, int], fields: str, budget: RetryBudget
+    ) -> tuple[dict[str, Any], str]:
+        """Return the fields of an object, and the date of the answer, which the server's clock gives."""
         check_name(self.uri, name)
-        params: dict[str, str | int] = {**version, "fields": OBJECT_FIELDS}
-        item: dict[str, Any] = {}
+        params: dict[str, str | int] = {**version, "fields": fields}
+        item, sent = dict[str, Any](), ""
         for attempt in budget.attempts(self.uri, name):
             with attempt:
                 pinned = (name, version.get("generation", 0))
                 try:
                     with self._transport.get(self._path(name), params, {}, pinned) as response:
-                        item = json.loads(response.read(MAX_LISTING_BYTES))
+                        item, sent = json.loads(response.read(MAX_LISTING_BYTES)), response.headers.get("Date", "")
                 except ValueError as error:
                     raise TransientFault("the description of the object is not JSON") from error
-        return self._info(item)
+        return item, sent
 
     def _read_live(self, name: str, budget: RetryBudget) -> tuple[ObjectInfo, bytes]:
         info, data = ObjectInfo(name, 0), bytearray()

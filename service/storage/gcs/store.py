@@ -5,15 +5,14 @@ Reading needs storage.objects.list and .get; everything else needs .create and .
 
 import json
 import tempfile
-import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from service.errors import CheckpointNotFound, CorruptObject, ObjectChanged
+from service.errors import CheckpointNotFound, CorruptObject, ObjectChanged, TransferFailed
 from service.storage import crc32c
 from service.storage.gcs.read import GcsSource
 from service.storage.location import GcsLocation
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 COPY_BYTES = 8 * 1024 * 1024
 CLAIMS = "claims"
 CLAIM_S = 120.0
+MAX_UPDATES = 20  # of one object by other processes while this one updates it
 
 
 class BucketStore:
@@ -91,6 +91,20 @@ class BucketStore:
                 break
         return True
 
+    def update(self, name: str, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
+        """Replace exactly the generation that `change` was given.
+
+        An upload whose answer was lost is sent again by Google's client, and then finds itself to be the other writer:
+        `change` is given its own object, and leaves it.
+        """
+        for _ in range(MAX_UPDATES):
+            info, present = self._source.read_live(name) or (None, None)
+            if (content := change(present)) is None:
+                return present
+            if self._uploader.upload(name, content, replaces=info):
+                return content
+        raise TransferFailed(self.uri, name, "other processes write it all the time.")
+
     def copy(self, name: str, target: str) -> bool:
         return self._uploader.copy(name, target)
 
@@ -101,6 +115,9 @@ class BucketStore:
         for name in self.list(folder):
             self.delete(name)
 
+    def sweep(self) -> None:
+        """Do nothing: an interrupted upload leaves nothing."""
+
     def claim(self, name: str) -> "BucketClaim | None":
         """Claim a name for this process unless another holds an unexpired claim to it."""
         claim = BucketClaim(self, f"{CLAIMS}/{name}", uuid.uuid4().hex, self._claim_s)
@@ -108,17 +125,28 @@ class BucketStore:
 
     def write_claim(self, name: str, owner: str, seconds: float) -> bool:
         """Write a claim if it is free, expired or this owner's; return whether this owner holds it now."""
-        live = self._source.read_live(name)
-        if live is not None:
-            claim = json.loads(live[1])
-            if claim["owner"] != owner and claim["until"] > time.time():
-                return False
-        content = json.dumps({"owner": owner, "until": time.time() + seconds}).encode()
-        return self._uploader.upload(name, content, replaces=None if live is None else live[0])
+        present = self._source.read_live(name)
+        if present is not None and not self._may_take(name, *present, owner):
+            return False
+        content = json.dumps({"owner": owner, "seconds": seconds}).encode()
+        if self._uploader.upload(name, content, replaces=None if present is None else present[0]):
+            return True
+        # Another was first, or an upload whose answer was lost was sent again.
+        return self._is_owner(name, owner)
+
+    def _may_take(self, name: str, info: ObjectInfo, content: bytes, owner: str) -> bool:
+        claim = json.loads(content)
+        if claim["owner"] == owner:
+            return True
+        aged = self._source.age_s(name)
+        return aged is not None and aged[0].generation == info.generation and aged[1] > claim["seconds"]
+
+    def _is_owner(self, name: str, owner: str) -> bool:
+        present = self.read(name)
+        return present is not None and json.loads(present)["owner"] == owner
 
     def end_claim(self, name: str, owner: str) -> None:
-        present = self.read(name)
-        if present is not None and json.loads(present)["owner"] == owner:
+        if self._is_owner(name, owner):
             self.delete(name)
 
     @cached_property

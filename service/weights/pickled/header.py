@@ -1,6 +1,6 @@
 """The header of a file of pickled weights, in the same form as a safetensors header."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from service.errors import RefusedPickle
 from service.storage.objects import Extent, read_range
@@ -8,8 +8,9 @@ from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
 from service.weights.pickled.archive import MAGIC, Record, read_archive
 from service.weights.pickled.legacy import read_legacy
-from service.weights.pickled.machine import interpret, tensors_of
-from service.weights.pickled.values import PickleRefusal, Tensor
+from service.weights.pickled.machine import interpret
+from service.weights.pickled.state_dict import storages_of, tensors_of
+from service.weights.pickled.values import PickleRefusal, Storage, Tensor
 from service.weights.safetensors import Header, TensorEntry
 
 
@@ -27,11 +28,10 @@ def read_pickled_header(file: OpenFile, budget: RetryBudget) -> Header:
             value, num_bytes = interpret(data)
             if num_bytes != len(data):
                 raise PickleRefusal("has bytes after the end of its pickle.")
-            tensors = tensors_of(value)
         else:
-            tensors, places = read_legacy(file, budget)
-        entries = {tensor: _entry(name, view, places) for tensor, view in tensors.items()}
-        return Header(file, b"", entries, _extents(tensors, places, file.info.size_bytes))
+            value, places = read_legacy(file, budget)
+        entries = {tensor: _entry(name, view, places) for tensor, view in tensors_of(value).items()}
+        return Header(file, b"", entries, _extents(storages_of(value), places, file.info.size_bytes))
     except PickleRefusal as refusal:
         raise RefusedPickle(uri, name, str(refusal), refusal.name) from refusal
 
@@ -47,12 +47,11 @@ def _entry(file: str, tensor: Tensor, places: Mapping[str, Record]) -> TensorEnt
     return TensorEntry(file.rpartition("/")[2], storage.dtype_name, tensor.shape, begin, end, tensor.strides)
 
 
-def _extents(tensors: Mapping[str, Tensor], places: Mapping[str, Record], size_bytes: int) -> tuple[Extent, ...]:
+def _extents(storages: Iterable[Storage], places: Mapping[str, Record], size_bytes: int) -> tuple[Extent, ...]:
     """Return where the file may be split: between elements of a storage, and anywhere outside of storages."""
     units: dict[str, str | int] = {}
     element_bytes: dict[str, int] = {}
-    for tensor in tensors.values():
-        storage = tensor.storage
+    for storage in storages:
         if units.setdefault(storage.key, storage.dtype_name) != storage.dtype_name:
             raise PickleRefusal(f"uses storage {storage.key!r:.200} as two types.")
         element_bytes[storage.key] = storage.element_bytes

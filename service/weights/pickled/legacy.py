@@ -10,9 +10,10 @@ from service.storage.objects import read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget
 from service.weights.pickled.archive import Record
-from service.weights.pickled.machine import MAX_PICKLE_BYTES, interpret, tensors_of
+from service.weights.pickled.machine import MAX_PICKLE_BYTES, interpret
 from service.weights.pickled.pieces import read_pieces
-from service.weights.pickled.values import Group, PickleRefusal, Storage, Tensor, Value
+from service.weights.pickled.state_dict import storages_of
+from service.weights.pickled.values import Group, PickleRefusal, Storage, Value
 
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -21,8 +22,8 @@ FIRST_READ_BYTES = 256 * 1024
 COUNT = struct.Struct("<q")  # the number of elements that precedes each storage
 
 
-def read_legacy(file: OpenFile, budget: RetryBudget) -> tuple[dict[str, Tensor], dict[str, Record]]:
-    """Return the tensors of a file by name, and the location of each storage by key.
+def read_legacy(file: OpenFile, budget: RetryBudget) -> tuple[Value, dict[str, Record]]:
+    """Return the value of a file, and the location of each storage by key.
 
     Raises:
         PickleRefusal: the file is malformed, truncated, or contains something unexpected.
@@ -34,9 +35,8 @@ def read_legacy(file: OpenFile, budget: RetryBudget) -> tuple[dict[str, Tensor],
         raise PickleRefusal("does not describe the machine that wrote it.")
     if machine.values.get("little_endian") is not True:
         raise PickleRefusal("has numbers in big-endian order.", "little_endian")
-    tensors = tensors_of(state)
-    places = _places(file, _storages(tensors), keys, position, budget)
-    return tensors, places
+    storages = {storage.key: storage for storage in storages_of(state)}
+    return state, _places(file, storages, keys, position, budget)
 
 
 def _read_pickles(file: OpenFile, budget: RetryBudget) -> tuple[list[Value], int]:
@@ -56,10 +56,6 @@ def _read_pickles(file: OpenFile, budget: RetryBudget) -> tuple[list[Value], int
                 raise
         else:
             return values, position
-
-
-def _storages(tensors: Mapping[str, Tensor]) -> dict[str, Storage]:
-    return {tensor.storage.key: tensor.storage for tensor in tensors.values()}
 
 
 def _places(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from service.weights.pickled.calls import CALLS, build_storage, call
-from service.weights.pickled.values import STORAGES, Group, Name, PickleRefusal, Tensor, Value
+from service.weights.pickled.values import STORAGES, Group, Name, PickleRefusal, Value
 
 # Enough for about 20,000 tensors in a file. An opcode pushes at most one value, so this also bounds the memory.
 MAX_OPCODES = 1_000_000
@@ -168,8 +168,8 @@ class _Machine:
         assert isinstance(group.values, dict)
         group.depth = max(group.depth, depth)
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):  # an odd number is a ValueError
-            if not isinstance(key, str):
-                raise PickleRefusal("has a dictionary with keys that are not text.")
+            if not isinstance(key, str | int):  # numbers are those of an optimizer's parameters
+                raise PickleRefusal("has a dictionary with keys that are neither text nor numbers.")
             if key in group.values:
                 raise PickleRefusal(f"has {key!r:.200} twice in a dictionary.")
             group.values[key] = value
@@ -209,24 +209,6 @@ class _Machine:
     def _need(self, count: int) -> None:
         if len(self._stack) - (self._marks[-1] if self._marks else 0) < count:
             raise PickleRefusal("takes more values from its stack than it has put there.")
-
-
-def tensors_of(value: Value) -> dict[str, Tensor]:
-    """Return the tensors of a state dictionary by name.
-
-    Raises:
-        PickleRefusal: the value is not a dictionary of tensors.
-    """
-    values = value.values if isinstance(value, Group) else None
-    if not isinstance(values, dict):
-        raise PickleRefusal("does not contain a dictionary of tensors.")
-    tensors = {}
-    for name, tensor in values.items():
-        if not isinstance(tensor, Tensor):
-            kind = "a dictionary or a list" if isinstance(tensor, Group) else type(tensor).__name__
-            raise PickleRefusal(f"has {kind} under {name!r:.200} instead of a tensor.", name)
-        tensors[name] = tensor
-    return tensors
 
 
 OPCODES: Mapping[str, Callable[[_Machine, object], None]] = MappingProxyType(

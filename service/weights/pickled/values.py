@@ -65,9 +65,9 @@ class Tensor:
 
 @dataclass(slots=True, eq=False, repr=False)  # both could take exponential time on shared values
 class Group:
-    """A tuple, a list or a dictionary with string keys; closed once another group or a call refers to it."""
+    """A tuple, a list or a dictionary; closed once another group or a call refers to it."""
 
-    values: "tuple[Value, ...] | list[Value] | dict[str, Value]"
+    values: "tuple[Value, ...] | list[Value] | dict[str | int, Value]"
     depth: int = 1
     is_closed: bool = False
 

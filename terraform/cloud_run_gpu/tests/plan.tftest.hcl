@@ -145,6 +145,12 @@ run "nobody_is_let_in_by_default" {
   }
 
   assert {
+    condition = (google_cloud_run_v2_service_iam_member.deploy_changes.role == "roles/run.developer" && google_cloud_run_v2_service_iam_member.deploy_changes.name == "levserve"
+    && google_cloud_run_v2_job_iam_member.deploy_executes.role == "roles/run.developer" && google_cloud_run_v2_job_iam_member.deploy_executes.name == "levserve-prewarm")
+    error_message = "A build may change this service and execute this job."
+  }
+
+  assert {
     condition     = google_cloud_run_v2_service.main.invoker_iam_disabled == false
     error_message = "The invoker check must be on."
   }

@@ -53,3 +53,11 @@ run "a_proxy_subnet_too_small" {
   }
   expect_failures = [var.proxy_subnet_cidr]
 }
+
+run "keda_from_a_branch" {
+  command = plan
+  variables {
+    keda_version = "main"
+  }
+  expect_failures = [var.keda_version]
+}

@@ -234,13 +234,13 @@ run "it_scales_on_our_queue" {
   }
 
   assert {
-    condition     = kubernetes_horizontal_pod_autoscaler_v2.main.spec[0].metric[0].pods[0].metric[0].name == "prometheus.googleapis.com|levserve_num_requests_waiting|gauge"
+    condition     = kubernetes_horizontal_pod_autoscaler_v2.main[0].spec[0].metric[0].pods[0].metric[0].name == "prometheus.googleapis.com|levserve_num_requests_waiting|gauge"
     error_message = "Replicas must follow the queue."
   }
 
   assert {
-    condition = (kubernetes_horizontal_pod_autoscaler_v2.main.spec[0].metric[1].pods[0].metric[0].name == "prometheus.googleapis.com|levserve_num_requests_running|gauge"
-    && kubernetes_horizontal_pod_autoscaler_v2.main.spec[0].metric[1].pods[0].target[0].average_value == "24")
+    condition = (kubernetes_horizontal_pod_autoscaler_v2.main[0].spec[0].metric[1].pods[0].metric[0].name == "prometheus.googleapis.com|levserve_num_requests_running|gauge"
+    && kubernetes_horizontal_pod_autoscaler_v2.main[0].spec[0].metric[1].pods[0].target[0].average_value == "24")
     error_message = "Full slots with an empty queue must keep their replicas: 24 of 32 slots are the target."
   }
 
@@ -429,5 +429,35 @@ run "a_tpu_that_is_compiled_for_only_on_it" {
   assert {
     condition     = output.bundle_command == null
     error_message = "The job on the TPU must compile what Cloud Build cannot."
+  }
+}
+
+run "at_rest_it_follows_the_requests_of_the_gateway" {
+  command = plan
+  variables {
+    min_replicas = 0
+    max_replicas = 2
+    gateway      = "internal"
+  }
+
+  assert {
+    condition     = length(kubernetes_horizontal_pod_autoscaler_v2.main) == 0 && kubernetes_deployment_v1.main.spec[0].replicas == "0"
+    error_message = "Two autoscalers must not act on one deployment."
+  }
+
+  assert {
+    condition = (length([for manifest in local.manifests : manifest if manifest.kind == "TriggerAuthentication"]) == 1
+      && [for manifest in local.manifests : [manifest.spec.minReplicaCount, manifest.spec.maxReplicaCount] if manifest.kind == "ScaledObject"] == [[0, 2]]
+    && length([for trigger in local.scaled_object.spec.triggers : trigger if strcontains(trigger.metadata.query, "https_internal_request_count")]) == 1)
+    error_message = "KEDA must count the gateway's requests, and read them as itself."
+  }
+}
+
+run "a_service_that_always_runs_needs_no_keda" {
+  command = plan
+
+  assert {
+    condition     = length([for manifest in local.manifests : manifest if startswith(manifest.apiVersion, "keda.sh")]) == 0
+    error_message = "A cluster without KEDA has no such resources."
   }
 }

@@ -132,3 +132,12 @@ run "a_cache_larger_than_the_nodes_disk" {
   }
   expect_failures = [var.cache_gib]
 }
+
+run "rest_without_anything_that_notices_a_request" {
+  command = plan
+  variables {
+    min_replicas = 0
+    gateway      = "none"
+  }
+  expect_failures = [var.min_replicas]
+}

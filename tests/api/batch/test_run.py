@@ -313,7 +313,7 @@ async def test_files_whose_time_is_over_are_deleted(tmp_path):
     service = BatchService(FolderStore(tmp_path))
     kept, over = [(await service.upload(b"{}\n")).json() for _ in range(2)]
     name = f"open/files/{over['id']}/record.json"
-    record = json.loads(service.batches.store.read(name)) | {"expires_at": int(time.time()) - 1}
+    record = json.loads(service.batches.store.read(name)) | {"expires_at": int(time.time()) - 3601}
     service.batches.store.write(name, json.dumps(record).encode())
     assert (await service.get(f"/v1/files/{over['id']}")).status_code == 404
     assert [entry["id"] for entry in (await service.get("/v1/files")).json()["data"]] == [kept["id"]]
@@ -321,12 +321,15 @@ async def test_files_whose_time_is_over_are_deleted(tmp_path):
     assert {name.split("/")[2] for name in service.batches.store.list("open/files")} == {kept["id"]}
 
 
-async def test_a_batch_that_is_cancelled_while_its_record_is_read_is_shown_as_cancelling(tmp_path):
+async def test_a_batch_that_is_cancelled_while_its_record_is_read_is_cancelled(tmp_path):
     service = BatchService(FolderStore(tmp_path))
     batches, batch_id = service.batches, (await service.begin([request_line("a")]))["id"]
     [(owner, _)] = batches.queued()
-    batches.cancelled[batch_id] = asyncio.Event()
     read = batches.stored(owner, batch_id)
-    batches.interrupt(batches.cancel(owner, batch_id))
-    batches.begin(read)
-    assert batches.get(owner, batch_id).shown_status == "cancelling"
+    batches.cancel(owner, batch_id)
+    batches.live[batch_id] = read
+    assert batches.get(owner, batch_id).status == "cancelling"
+    fields = {"models": (MODEL,), "slots": asyncio.Semaphore(1), "cancelled": asyncio.Event(), "max_line_bytes": 10_000}
+    await BatchRun(read, batches, service.batches.store.claim(batch_id), service.app, **fields).run()
+    assert batches.get(owner, batch_id).status == "cancelled"
+    assert service.engine.streams == []

@@ -23,9 +23,6 @@ REMEDIES = {
     completions.CompletionRequest: {"response_format": "'structured_outputs'"},
     responses.ResponsesRequest: {"conversation": "'input'"},
 }
-for generating in (chat.ChatCompletionRequest, completions.CompletionRequest, responses.ResponsesRequest):
-    for notation in ("choice", "grammar", "json", "regex"):
-        REMEDIES.setdefault(generating, {})[f"guided_{notation}"] = f"'structured_outputs': {{'{notation}'"
 OTHER_VALUES = ("something", 10**9, [1], {"a": 1})
 # Objects inside others: null there too is the same as nothing, and their unsupported fields are named by their path.
 PART = {"type": "input_text", "text": "a"}

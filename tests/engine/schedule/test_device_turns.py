@@ -11,6 +11,7 @@ from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.scheduler import Scheduler
 from tests.engine.conftest import SHAPES
+from tests.sockets import wait_until
 
 
 class Device:
@@ -125,7 +126,7 @@ def test_of_two_engines_that_wait_the_one_that_has_used_less_runs_first():
     with holder.turn():
         for thread in threads:
             thread.start()
-            thread.join(0.05)
+        wait_until(lambda: most.is_waiting and less.is_waiting)
     for thread in threads:
         thread.join(10)
     assert order == ["less", "most"]

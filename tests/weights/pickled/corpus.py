@@ -188,7 +188,7 @@ OUTSIDE: dict[str, tuple[bytes, str]] = {
         state(b"}" + b")" + b"2\x86" * 60 + NONE + b"s"),
         "the opcode DUP",
     ),
-    "a tuple as a key": (state(b"}" + group(number(1)) + PLAIN + b"s"), "keys that are not text"),
+    "a tuple as a key": (state(b"}" + group(number(1)) + PLAIN + b"s"), "keys that are neither text nor numbers"),
     "a dictionary that is changed in another": (
         state(b"}q\x00" + text("a") + b"}q\x01s0h\x01" + text("b") + PLAIN + b"s"),
         "the opcode POP",
@@ -202,8 +202,15 @@ OUTSIDE: dict[str, tuple[bytes, str]] = {
     "two values": (state(GOOD + GOOD), "more than one value"),
     "a list": (state(b"]"), "not contain a dictionary of tensors"),
     "a tensor alone": (state(PLAIN), "not contain a dictionary of tensors"),
-    "a number among tensors": (state(dictionary({"w": PLAIN, "step": number(3)})), "has int under 'step'"),
-    "tensors one level down": (state(dictionary({"model": GOOD})), "under 'model' instead of a tensor"),
+    "tensors one level further down": (
+        state(dictionary({"w": PLAIN, "ema": GOOD})),
+        "has a dictionary or a list under 'ema' instead of a tensor",
+    ),
+    "two dictionaries of tensors": (
+        state(dictionary({"actor": GOOD, "critic": GOOD})),
+        "several dictionaries of tensors: 'actor', 'critic'",
+    ),
+    "numbers alone": (state(dictionary({"epoch": number(3)})), "not contain a dictionary of tensors, but 'epoch'"),
 }
 
 # Files that lie about their parts, or that another program wrote.

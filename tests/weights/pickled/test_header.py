@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import RefusedPickle
-from service.weights.pickled.machine import interpret, tensors_of
+from service.weights.pickled.machine import interpret
+from service.weights.pickled.state_dict import tensors_of
 from service.weights.pickled.values import PickleRefusal
 from service.weights.safetensors import TensorEntry
 from tests.weights.pickled.read import entries_of, weights_of
 from tests.weights.pickled.written import (
     BUILD,
     HOOKS,
+    NONE,
     TRUE,
     archive,
     call,
@@ -25,6 +27,7 @@ from tests.weights.pickled.written import (
     pickled,
     state,
     storage,
+    text,
     view,
 )
 
@@ -113,6 +116,12 @@ def test_entries_say_where_the_elements_lie(tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize(("strides", "kept"), [((12, 4, 1), None), ((16, 4, 1), (16, 4, 1))])
+def test_three_dimensions_have_strides_unless_they_are_row_major(tmp_path: Path, strides, kept):
+    value = dictionary({"a": view(storage("0", 32), (2, 3, 4), strides)})
+    assert entries_of(tmp_path, archive(pickled(value), {"0": bytes(128)}))["a"].strides == kept
+
+
 def test_a_scalar_an_empty_tensor_a_parameter_and_versions_of_modules(tmp_path: Path):
     stored = storage("0", 3, "torch.LongStorage")
     value = dictionary(
@@ -188,3 +197,27 @@ def test_elements_have_the_types_and_sizes_of_their_storages(tmp_path: Path, dty
     value, storages = state({"w": array})
     entry = entries_of(tmp_path, archive(pickled(value), storages))["w"]
     assert (entry.dtype_name, entry.shape, entry.end - entry.begin) == (name, (2, 3), array.nbytes)
+
+
+OPTIMIZER = dictionary({"state": b"}" + number(0) + dictionary({"exp_avg": view(storage("9", 2), (2,))}) + b"s"})
+BESIDE = {"epoch": number(3), "lr": b"G" + b"\0" * 8, "scheduler": NONE, "optimizer": OPTIMIZER}
+UNDER = [["state_dict"], ["model"], ["module"], ["model_state_dict"], ["my_model"], ["module", "model"]]
+
+
+@pytest.mark.parametrize("path", UNDER, ids="/".join)
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_the_tensors_of_a_checkpoint_of_training_lie_under_a_name(tmp_path: Path, path: list[str], is_legacy: bool):
+    value, storages = state({"w": PLAIN})
+    is_known = path != ["my_model"]
+    for depth, name in enumerate(reversed(path), 1):
+        value = dictionary({**(BESIDE if is_known and depth == len(path) else {}), "version": number(1), name: value})
+    if is_known:
+        storages["9"] = np.ones(2, np.float32).tobytes()
+    content = legacy(value, storages) if is_legacy else archive(pickled(value), storages)
+    check(weights_of(tmp_path, content, {"w": PLAIN.shape}), {"w": PLAIN})
+
+
+def test_numbers_beside_tensors_are_left_out(tmp_path: Path):
+    value = dictionary({"w": view(storage("0", 2), (2,)), "step": number(3), "note": text("x"), "none": NONE})
+    content = archive(pickled(value), {"0": np.arange(2, dtype=np.float32).tobytes()})
+    assert list(entries_of(tmp_path, content)) == ["w"]
