@@ -620,7 +620,7 @@ at("draft").addEventListener("keydown", (event) => {
   if (sends(event)) { event.preventDefault(); send(); }
 });
 const showKeys = () => {
-  at("send-hint").textContent = isPhone.matches ? "Enter begins a new line." : "Enter sends, Shift + Enter begins a new line.";
+  at("send-hint").textContent = isPhone.matches ? "Enter begins a new line." : "Enter sends, Shift + Enter begins a new line, Alt + Shift + N a new chat.";
   at("draft").enterKeyHint = isPhone.matches ? "enter" : "send";
 };
 isPhone.addEventListener("change", showKeys);
