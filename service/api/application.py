@@ -35,7 +35,11 @@ FILES = "/v1/files"
 AUDIO = ("/v1/audio/transcriptions", "/v1/audio/translations")
 EXTRACT_TEXT = "/extract_text"
 FORM = "multipart/form-data"
-CHATS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations")
+# Where a body may have images.
+CHATS = (
+    *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations", "/api/chat", "/api/generate"),
+    *("/tokenize", "/v1/messages/count_tokens", "/v1/chat/completions/render", "/v1/responses/render"),
+)
 CANCELS = re.compile(r"/v1/(?:responses|batches)/[^/]+/cancel")
 NO_CAPS, NO_KEYS = Caps(), ApiKeys()
 

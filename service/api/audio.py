@@ -80,7 +80,7 @@ async def _answer(call: Call, body: AudioRequest, content: bytes, *, is_translat
         raise UnsupportedParameter("timestamp_granularities", message)
     call.log_fields["stream"] = body.stream
     sound = await call.unless_disconnected(
-        call.deadline.within(call.api.media.sound(content, activity=activity_of(body)))
+        call.deadline.within(call.api.media.sound(content, activity=activity_of(body), client=call.key))
     )
     call.log_fields["audio_s"] = round(len(sound.samples) / SAMPLING_RATE, 3)
     call.hold_bytes(len(sound.samples) * SAMPLE_BYTES)

@@ -22,6 +22,7 @@
     │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
     │   ├── PriorityNotAllowed         403
+    │   ├── HostNotAllowed             403 (name)
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
     │   ├── UnknownObject              404 (kind, object_id) a file, a batch or a response
@@ -42,6 +43,7 @@
     │   ├── ModelLoadFailed            503 (model, reason)
     │   ├── Draining                   503
     │   ├── FilesUnavailable           503
+    │   ├── WorkerKilled               503 the process that worked on the request was ended from outside
     │   ├── ResponsesUnavailable       503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
@@ -121,6 +123,7 @@ from service.errors.request import (
     Draining,
     FilesFull,
     FilesUnavailable,
+    HostNotAllowed,
     ImageTooLaborious,
     ImageTooLarge,
     InvalidApiKey,
@@ -152,6 +155,7 @@ from service.errors.request import (
     UnreadablePdf,
     UnsupportedMediaType,
     UnsupportedParameter,
+    WorkerKilled,
     WrongKindOfModel,
 )
 from service.errors.root import ServiceError
@@ -191,6 +195,7 @@ __all__ = [
     "FilesFull",
     "FilesUnavailable",
     "GenerationGone",
+    "HostNotAllowed",
     "HostileName",
     "ImageTooLaborious",
     "ImageTooLarge",
@@ -245,5 +250,6 @@ __all__ = [
     "UnsupportedModel",
     "UnsupportedParameter",
     "UnusableAccelerator",
+    "WorkerKilled",
     "WrongKindOfModel",
 ]

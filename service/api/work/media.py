@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import anyio
-
 from service.api.work.text_threads import TextThreads
+from service.api.work.turns import ANYONE, Client, Turns
 from service.compile.lru_cache import LruCache
 from service.errors import AudioTooLaborious, ImageTooLaborious, PdfTooLaborious, ServiceError
 from service.media.decode import decode_audio
@@ -78,7 +77,12 @@ class MediaProcesses:
         self._pictures = LruCache[list[Picture]](MAX_CACHED_BYTES, _num_bytes)
 
     async def sound(
-        self, content: bytes, max_s: float = MAX_AUDIO_S, *, activity: VoiceActivity | None = None
+        self,
+        content: bytes,
+        max_s: float = MAX_AUDIO_S,
+        *,
+        activity: VoiceActivity | None = None,
+        client: Client = ANYONE,
     ) -> Sound:
         """Return the samples of an audio file, and with `activity` where somebody speaks.
 
@@ -87,15 +91,16 @@ class MediaProcesses:
             AudioTooLong: it plays longer than `max_s` seconds.
             AudioTooLaborious: it takes too much time or memory.
         """
-        return await self._sounds.call(read_sound, decode_audio, content, max_s, activity)
+        return await self._sounds.call(client, read_sound, decode_audio, content, max_s, activity)
 
-    async def image_size(self, content: bytes, *, key: bytes, param: str) -> Size:
+    async def image_size(self, content: bytes, *, key: bytes, param: str, client: Client = ANYONE) -> Size:
         """Return the size of an image from its header.
 
         Args:
             content: the file.
             key: stands for the file in the cache.
             param: the request field that an error names.
+            client: whose image it is.
 
         Raises:
             UnreadableImage: it is no image of a supported format.
@@ -103,12 +108,19 @@ class MediaProcesses:
             ImageTooLaborious: it takes too much time or memory.
         """
         if (size := self._sizes.get(key)) is None:
-            size = await self._images.call(read_size, image_size, content, param)
+            size = await self._images.call(client, read_size, image_size, content, param)
             self._sizes.put(key, size)
         return size
 
     async def pictures(
-        self, content: bytes, resizes: Sequence[Resize], resampling: Filter, *, key: bytes, param: str
+        self,
+        content: bytes,
+        resizes: Sequence[Resize],
+        resampling: Filter,
+        *,
+        key: bytes,
+        param: str,
+        client: Client = ANYONE,
     ) -> list[Picture]:
         """Return an image in the sizes that are wanted, each made of the one before; raises as `image_size`."""
         # What the process holds at the same time, which its memory is for.
@@ -117,7 +129,7 @@ class MediaProcesses:
         wanted = (key, resizes, resampling)
         if (pictures := self._pictures.get(wanted)) is None:
             read = partial(read_pictures, resizes=resizes)
-            pictures = await self._images.call(read, decode_image, content, resizes, resampling, param)
+            pictures = await self._images.call(client, read, decode_image, content, resizes, resampling, param)
             self._pictures.put(wanted, pictures)
         return pictures
 
@@ -161,15 +173,20 @@ class _Processes:
             processor_s=processor_s,
             max_answer_bytes=max_answer_bytes,
         )
-        self._turns = anyio.CapacityLimiter(MAX_PROCESSES)
+        self._turns = Turns(MAX_PROCESSES)
         self._free: list[WorkerProcess] = []
         self._idle: asyncio.TimerHandle | None = None
 
     async def call[T](
-        self, read: Callable[[bytearray], T], function: Callable[..., bytes | bytearray], *arguments: Any
+        self,
+        client: Client,
+        read: Callable[[bytearray], T],
+        function: Callable[..., bytes | bytearray],
+        *arguments: Any,
     ) -> T:
         """Return what `read` makes of the answer of a function; a ValueError of its ends the process."""
-        async with self._turns:
+        turn = await self._turns.take(client)
+        try:
             process, has_ended = self._free.pop() if self._free else self._new_process(), False
 
             def decode() -> T:
@@ -181,7 +198,7 @@ class _Processes:
                     raise self._failure("crashed") from error
 
             try:
-                return await self._threads.run(decode, is_long=True, limiter=anyio.CapacityLimiter(1))
+                return await self._threads.run(decode, is_long=True, turns=Turns(1))
             except asyncio.CancelledError:
                 has_ended = True
                 process.end()
@@ -190,6 +207,8 @@ class _Processes:
                 if not has_ended:
                     self._free.append(process)
                 self._end_later()
+        finally:
+            self._turns.give_back(turn)
 
     def end(self) -> None:
         """End the processes that decode nothing."""
