@@ -87,7 +87,9 @@ async def _answer(call: Call, body: AudioRequest, content: bytes, *, is_translat
     transcripts = _counted(call, model, hear(call, model, body, sound, options))
     if body.stream:
         num_prompt_tokens = len(options.prompt_ids) + len(options.hotword_ids)
-        return EventStream(events(transcripts, num_prompt_tokens), sequences=nullcontext(), deadline=call.deadline)
+        with_segments = body.response_format == "verbose_json"
+        found = events(transcripts, num_prompt_tokens, with_segments=with_segments)
+        return EventStream(found, sequences=nullcontext(), deadline=call.deadline)
     transcript = await call.unless_disconnected(call.deadline.within(_last(transcripts)))
     match body.response_format:
         case "json":

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.chat_prompt import chat_of
+from service.api.generation.images import shown_texts
 from service.api.generation.logprobs import is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.message_content import Event, MessageContent
@@ -87,7 +88,7 @@ async def count_message_tokens(
     """
     model = await call.generating(body.model)
     with errors_in_terms_of(_names_of(body)):
-        count = partial(count_tokens, key=call.seal_key)
+        count = partial(count_tokens, key=call.seal_key, images=await shown_texts(call, model, body))
         return Response(await call.make_prompt(count, body, model), media_type="application/json")
 
 

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.chat_prompt import chat_of, chat_prompt
+from service.api.generation.images import shown_texts
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.response_items import Event, ResponseOutput
@@ -64,7 +65,7 @@ async def create_response(
     keeping, key = memory.keeping(call, body, chat.streams.id), call.seal_key
     answer = _Answer(chat, body, created_at, keeping, seal=partial(seal, key=key))
     if body.background:
-        return await _begin_in_background(call, chat, answer)
+        return await begin_in_background(call, chat, answer)
     if body.stream:
         events = _events(chat, body, answer)
         return NamedEventStream(events, sequences=chat.streams, deadline=call.deadline)
@@ -92,7 +93,7 @@ async def _with_chat(
     return body, chat_body
 
 
-async def _begin_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> Response:
+async def begin_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> Response:
     """Answer that a response has begun; it goes on once that is sent, as part of the request."""
     queued = answer.response("queued")
     async with contextlib.AsyncExitStack() as ends:
@@ -292,6 +293,7 @@ async def render_response(
     model = await call.generating(body.model)
     with errors_in_terms_of(body.in_terms_of_request):
         _, chat_body = await _with_chat(call, body, memory)
-        prompt = await call.make_prompt(chat_prompt, chat_body, model)
+        make_prompt = partial(chat_prompt, images=await shown_texts(call, model, chat_body))
+        prompt = await call.make_prompt(make_prompt, chat_body, model)
         call.ignore(prompt.ignored)
         return json_answer(engine_request(call, model, chat_body, f"resp_{call.id}", prompt.ids, param="messages"))

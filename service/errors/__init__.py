@@ -17,6 +17,8 @@
     │   ├── UnreadableAudio                (reason)
     │   ├── ImageTooLaborious              (reason) decoding takes too much time or memory
     │   ├── UnreadableImage                (reason)
+    │   ├── PdfTooLaborious                (reason) reading takes too much time or memory
+    │   ├── UnreadablePdf                  (reason)
     │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
     │   ├── PriorityNotAllowed         403
@@ -134,6 +136,7 @@ from service.errors.request import (
     ModelNotLoaded,
     NotReady,
     Overloaded,
+    PdfTooLaborious,
     PreviousResponseNotFound,
     PriorityNotAllowed,
     QueuedTokensFull,
@@ -149,6 +152,7 @@ from service.errors.request import (
     UnknownRoute,
     UnreadableAudio,
     UnreadableImage,
+    UnreadablePdf,
     UnsupportedMediaType,
     UnsupportedParameter,
     WorkerKilled,
@@ -212,6 +216,7 @@ __all__ = [
     "NotReady",
     "ObjectChanged",
     "Overloaded",
+    "PdfTooLaborious",
     "PickledWeights",
     "PortInUse",
     "PreviousResponseNotFound",
@@ -240,6 +245,7 @@ __all__ = [
     "UnquantizableWeights",
     "UnreadableAudio",
     "UnreadableImage",
+    "UnreadablePdf",
     "UnsupportedMediaType",
     "UnsupportedModel",
     "UnsupportedParameter",

@@ -300,6 +300,26 @@ class AudioTooLaborious(RequestError):
         self.reason = reason
 
 
+class UnreadablePdf(RequestError):
+    """The file is no PDF, or has no text that can be read."""
+
+    code = "invalid_pdf"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The PDF in 'file' {reason}. Send a PDF with text that asks for no password.", param="file")
+        self.reason = reason
+
+
+class PdfTooLaborious(RequestError):
+    """Reading the PDF exceeded a limit of its process."""
+
+    code = "pdf_too_laborious"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Reading the PDF in 'file' {reason}. Send a smaller or simpler one.", param="file")
+        self.reason = reason
+
+
 class UnreadableImage(RequestError):
     """The file is no image of a supported format, or cannot be decoded."""
 

@@ -45,8 +45,8 @@ class Settings(BaseModel):
     # Models: one, or a catalogue of models that are loaded on demand.
     model_uri: str | None = Field(
         default=None,
-        description="The checkpoint: `gs://bucket/prefix`, `hf://org/name[@revision]` or a path. Unset: the demo "
-        "model.",
+        description="The checkpoint: `gs://bucket/prefix`, `hf://org/name[/folder][@revision]` or a path. Unset: the "
+        "demo model.",
     )
     model_name: str | None = Field(
         default=None,

@@ -3,11 +3,12 @@
 import time
 
 # Between the end of an object's time and its deletion: the clock of the process that wrote it may have been so far
-# behind, and that of the process that deletes it so far ahead.
+# behind, or that of the process that deletes it be ahead.
 CLOCK_JUMP_S = 3600.0
-_STARTED_S = time.time() - time.monotonic()
+# The Unix time less that of a clock that never jumps.
+STARTED_S = time.time() - time.monotonic()
 
 
 def expiry_time() -> float:
     """Return the Unix time in seconds, less what the clock has jumped ahead since this process started."""
-    return min(time.time(), _STARTED_S + time.monotonic())
+    return min(time.time(), STARTED_S + time.monotonic())

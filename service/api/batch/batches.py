@@ -65,7 +65,7 @@ class Batches:
             message = f"Invalid 'input_file_id': no file found with id '{input_file_id[:64]}'. Upload it first."
             raise InvalidParameter(message, param="input_file_id")
         self.store.write(f"{QUEUE}/{batch.id}", owner.encode())
-        self.store.write(record_name(batch), batch.to_json())
+        self.store.write(record_name(batch), batch.to_json(), replaces=False)
         return batch
 
     def get(self, owner: str, batch_id: str) -> Batch:
@@ -149,26 +149,29 @@ class Batches:
         """Delete files whose time is over, the records of batches that ended long ago, and what was left by kills."""
         self.store.sweep()
         names = self.store.list("")
-        for owner in sorted({name.split("/")[0] for name in names if "/files/" in name}):
-            self.files.tidy(owner)
-        recorded = set[str]()
+        open_ids, results = set[str](), dict[str, set[str | None]]()
         for name in names:
             if "/batches/" in name and name.endswith(RECORD) and (text := self.store.read(name)) is not None:
                 batch = Batch.from_json(text)
-                recorded.add(batch.id)
-                if not batch.is_open and batch.expires_at + FORGET_AFTER_S < expiry_time():
+                if batch.is_open:
+                    open_ids.add(batch.id)
+                    continue
+                results[batch.id] = {batch.output_file_id, batch.error_file_id}
+                if batch.expires_at + FORGET_AFTER_S < expiry_time():
                     self.store.delete(name)
-        self._delete_unrecorded(names, recorded)
+        for owner in sorted({name.split("/")[0] for name in names if "/files/" in name}):
+            self.files.tidy(owner, results)
+        self._delete_leftovers(names, open_ids)
 
-    def _delete_unrecorded(self, names: Iterable[str], recorded: Collection[str]) -> None:
-        """Delete what belongs to batches that were never created to the end, and claims of killed processes."""
+    def _delete_leftovers(self, names: Iterable[str], open_ids: Collection[str]) -> None:
+        """Delete all but the records of batches that have ended, or were never recorded, and claims of the killed."""
         for name in names:
             if (found := BATCH_ID.search(name)) is None or not is_forgotten(found[0]):
                 continue
             if name.startswith(CLAIMS):
                 if (claim := self.store.claim(found[0])) is not None:
                     claim.release()
-            elif found[0] not in recorded:
+            elif found[0] not in open_ids and not name.endswith(RECORD):
                 self.store.delete(name)
 
     def _take_input(self, batch: Batch) -> bool:

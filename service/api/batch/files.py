@@ -7,7 +7,7 @@ OWNER/files/ID/content-…      each write has one of its own, and the record is
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
@@ -18,6 +18,7 @@ from service.storage.store import ObjectStore
 
 CONTENT = "content"
 DELETED = "deleted"
+RESULTS = "batch_output"  # the purpose of files that batches leave
 # OpenAI's, for files with the purpose `batch`.
 DEFAULT_EXPIRY_S = 30 * 24 * 3600
 
@@ -127,17 +128,24 @@ class Files:
                 found.append(stored)
         return found, False
 
-    def tidy(self, owner: str) -> None:
-        """Delete the files whose time is over, and contents that no record names."""
+    def tidy(self, owner: str, results: Mapping[str, Collection[str | None]]) -> None:
+        """Delete what is not needed: files whose time is over, contents that no record names, and unfinished results.
+
+        Args:
+            owner: whose files they are.
+            results: the ids of the files of each batch that has ended.
+        """
         names = list(self._store.list(f"{owner}/files"))
         for file_id in sorted({name.split("/")[2] for name in names}):
             record = _record_name(owner, file_id)
             text = self._store.read(record)
-            is_over = text is not None and _is_over(text)
+            stored, is_over = _stored(text), text is not None and _is_over(text)
+            if stored is not None and stored.purpose == RESULTS and is_forgotten(stored.content):
+                batch_id = stored.filename.rpartition("_")[0]  # of one that was killed before it had the file
+                is_over |= batch_id in results and file_id not in results[batch_id]
             if is_over:
                 self._store.delete(record)
-            stored = None if is_over else _stored(text)
-            named = None if stored is None else content_name(owner, stored)
+            named = None if stored is None or is_over else content_name(owner, stored)
             for name in names:
                 is_content = name.startswith(f"{owner}/files/{file_id}/{CONTENT}")
                 if is_content and name != named and (is_over or is_forgotten(name)):

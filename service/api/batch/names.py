@@ -30,7 +30,12 @@ def is_forgotten(name: str) -> bool:
     return not moments or int(moments[-1], 16) / 1e9 + FORGET_AFTER_S + CLOCK_JUMP_S < expiry_time()
 
 
-def result_file_id(batch_id: str, kind: str) -> str:
-    """Return the id of a batch's file of outputs or errors: the same one, should it be written again after a kill."""
+def result_file_id(batch_id: str) -> str:
+    """Return a new id of a batch's file of outputs or errors; it sorts by the time of the batch."""
     moment = batch_id.removeprefix(BATCH_PREFIX)[:16]
-    return f"{FILE_PREFIX}{moment}{hashlib.sha256(f'{batch_id} {kind}'.encode()).hexdigest()[:16]}"
+    return f"{FILE_PREFIX}{moment}{secrets.token_hex(8)}"
+
+
+def owner_of(key_digest: bytes) -> str:
+    """Return the owner of what a request with this key creates: nothing that the key or its digest follows from."""
+    return hashlib.sha256(b"levserve owner " + key_digest).hexdigest()[:32] if key_digest else NO_KEY

@@ -5,7 +5,7 @@ Source: https://platform.openai.com/docs/api-reference/batch/object
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 COMPLETION_WINDOW_S = 24 * 3600
@@ -61,6 +61,10 @@ class Batch:
     def may_become(self, later: "Batch") -> bool:
         """Return whether another state of the batch comes after this one, or is this one with other counts."""
         return later.status in NEXT_STATUSES.get(self.status, ())
+
+    def copied(self) -> "Batch":
+        """Return the batch as it is now."""
+        return replace(self, tokens=dict(self.tokens), moments=dict(self.moments))
 
     def count(self, answer: dict[str, Any]) -> None:
         """Count one more answer."""

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from service.api.batch.answer_log import AnswerLog
 from service.api.batch.batches import Batches, folder_of, input_name
+from service.api.batch.files import RESULTS
 from service.api.batch.lines import BadLine, numbered_lines, parse_line
 from service.api.batch.names import result_file_id
 from service.api.batch.records import Batch, is_success
@@ -22,7 +23,7 @@ UNANSWERED = {
 
 
 def write_results(batches: Batches, batch: Batch, outcome: str, max_line_bytes: int) -> None:
-    """Write the files of a batch and note their ids; writing them again after a kill gives the same files.
+    """Write the files of a batch and note their ids, which are new: they are the batch's once its record names them.
 
     Args:
         batches: the batch's place.
@@ -68,7 +69,7 @@ def _store(batches: Batches, batch: Batch, file: BinaryIO, kind: str) -> str | N
         file,
         num_bytes,
         filename=f"{batch.id}_{kind}.jsonl",
-        purpose="batch_output",
+        purpose=RESULTS,
         expires_after_s=batch.output_expires_after_s,
-        file_id=result_file_id(batch.id, kind),
+        file_id=result_file_id(batch.id),
     ).id

@@ -7,6 +7,7 @@ validating ─> failed
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Coroutine, Iterator
 from contextlib import aclosing
@@ -21,7 +22,7 @@ from service.api.batch.records import Batch
 from service.api.batch.requests import answers, as_background, client_of
 from service.api.batch.results import write_results
 from service.api.batch.validation import validate
-from service.errors import ServiceError
+from service.errors import ServiceError, UnknownObject
 from service.storage.ages import expiry_time
 from service.storage.store import Claim
 
@@ -161,15 +162,17 @@ class BatchRun:
         except BaseException:
             self._log.give_back(lines)
             raise
-        await asyncio.to_thread(self._save_record)
+        # As it is now: a thread that takes its time must not write what is true only with the next answers.
+        self._take_over(await asyncio.to_thread(self._batches.save, self._batch.copied()))
 
-    def _save_record(self) -> None:
-        """Write the record, or take over what another process has made of it."""
-        batch, stored = self._batch, self._batches.save(self._batch)
+    def _take_over(self, stored: Batch | None) -> None:
+        """Take over what the record is now; raises ClaimLost if another process has ended the batch."""
+        batch = self._batch
         if stored is None or stored.status not in {batch.status, "cancelling"}:
             self._is_owner = False
             raise ClaimLost(f"{batch.id} was ended by another process")
         batch.status, batch.moments = stored.status, stored.moments
+        batch.output_file_id, batch.error_file_id = stored.output_file_id, stored.error_file_id
 
     def _open_input(self) -> BinaryIO:
         source = self._batches.store.open(input_name(self._batch))
@@ -184,7 +187,7 @@ class BatchRun:
         self._batch.model, self._batch.errors = validated.model, validated.errors
         self._batch.total = 0 if validated.errors else validated.num_lines
         self._batch.enter("failed" if validated.errors else "in_progress")
-        self._save_record()
+        self._take_over(self._batches.save(self._batch))
 
     def _load(self) -> None:
         """Read what earlier runs have answered."""
@@ -195,10 +198,17 @@ class BatchRun:
                 self._batch.count(answer)
 
     def _finish(self, outcome: str) -> None:
-        write_results(self._batches, self._batch, outcome, self._max_line_bytes)
-        self._batch.enter(outcome)
-        self._save_record()
-        if self._batch.status == "cancelling":  # since the results were begun
+        batch = self._batch
+        write_results(self._batches, batch, outcome, self._max_line_bytes)
+        batch.enter(outcome)
+        written = {batch.output_file_id, batch.error_file_id} - {None}
+        stored = self._batches.save(batch)
+        named = set() if stored is None else {stored.output_file_id, stored.error_file_id}
+        for file_id in written - named:  # another process has cancelled the batch, or ended it
+            with contextlib.suppress(UnknownObject):
+                self._batches.files.delete(batch.owner, file_id)
+        self._take_over(stored)
+        if batch.status == "cancelling":
             self._finish("cancelled")
 
     def _seconds_left(self) -> float:

@@ -122,7 +122,8 @@ class ResponseStore:
         """
         if not RESPONSE_ID.fullmatch(response_id):
             return None
-        kept = await self._run(lambda: self._settled(f"{owner}/{response_id}"))
+        name, is_ours = f"{owner}/{response_id}", (owner, response_id) in self.live
+        kept = await self._run(lambda: _unpacked(self._store.read(name)) if is_ours else self._settled(name))
         return None if kept is None or self._is_over(response_id) else kept
 
     async def write(self, owner: str, response: dict[str, Any], items: bytes, *, is_new: bool = True) -> Kept | None:
@@ -233,9 +234,9 @@ class ResponseStore:
     def _sweep_if_due(self) -> None:
         is_due = self._room_bytes < 0 or time.monotonic() > self._next_sweep_s
         if is_due and (self.sweeping is None or self.sweeping.done()):
-            self.sweeping = asyncio.get_running_loop().create_task(self._sweep())
+            self.sweeping = asyncio.get_running_loop().create_task(self.sweep())
 
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
         """Delete what is over and what is too much, while requests go on."""
         self._next_sweep_s = time.monotonic() + SWEEP_INTERVAL_S
         before = self._room_bytes
@@ -298,7 +299,10 @@ def _next(present: bytes | None, *, content: bytes, status: str) -> bytes | None
     if status == DELETED:
         return None if present == content else content
     kept = _unpacked(present)
-    return content if kept is not None and _order(kept.response["status"]) < _order(status) else None
+    # Defends against T46.
+    if kept is None or _order(kept.response["status"]) >= _order(status):
+        return None
+    return content
 
 
 def _order(status: str) -> int:

@@ -11,9 +11,10 @@ from typing import Any
 from service.api.work.text_threads import TextThreads
 from service.api.work.turns import ANYONE, Client, Turns
 from service.compile.lru_cache import LruCache
-from service.errors import AudioTooLaborious, ImageTooLaborious, ServiceError
+from service.errors import AudioTooLaborious, ImageTooLaborious, PdfTooLaborious, ServiceError
 from service.media.decode import decode_audio
 from service.media.images import MAX_PIXELS, decode_image, image_size
+from service.media.pdf import PdfText, pdf_text, read_pdf_text
 from service.media.pixels import CHANNELS, Filter, Picture, Resize, Size, read_pictures, read_size
 from service.media.samples import HEADER, SAMPLE_BYTES, SAMPLING_RATE, SPAN_BYTES, Sound, read_sound
 from service.media.voice_activity import STEP_SIZE, VoiceActivity
@@ -21,7 +22,7 @@ from service.worker.process import MEBIBYTE, WorkerProcess
 
 MAX_PROCESSES = 2  # at the same time, of each kind of media; each may take a processor
 MAX_AUDIO_S = 7200.0
-AUDIO_PROCESSOR_S, IMAGE_PROCESSOR_S = 60.0, 15.0  # for one file
+AUDIO_PROCESSOR_S, IMAGE_PROCESSOR_S, PDF_PROCESSOR_S = 60.0, 15.0, 20.0  # for one file
 BASE_BYTES = 384 * MEBIBYTE  # of memory: the interpreter, the library and its buffers
 COPIES = 2  # of a file in memory: as it came, and read
 IDLE_S = 60.0  # until a process without calls is ended
@@ -31,6 +32,9 @@ MAX_IMAGE_BYTES = 64 * MEBIBYTE  # of one file
 PIXEL_BYTES = 4  # as Pillow stores them, the fourth unused
 IMAGE_COPIES = 3  # of the pixels: as they were decoded, with other channels, and turned
 MAX_PICTURES_BYTES = 128 * MEBIBYTE
+MAX_PDF_BYTES = 25 * MEBIBYTE  # of one file
+PDF_OBJECTS_BYTES = 384 * MEBIBYTE  # of memory: its streams unpacked, and what they describe
+MAX_PDF_ANSWER_BYTES = 16 * MEBIBYTE
 MAX_CACHED_SIZES, MAX_CACHED_BYTES = 4096, 64 * MEBIBYTE  # of images and their pixels
 ENTRY_BYTES = 1000  # of an image besides its pixels
 
@@ -61,6 +65,13 @@ class MediaProcesses:
             + 2 * MAX_PICTURES_BYTES,
             processor_s=IMAGE_PROCESSOR_S,
             max_answer_bytes=MAX_PICTURES_BYTES,
+        )
+        self._pdfs = _Processes(
+            threads,
+            failure=PdfTooLaborious,
+            memory_bytes=BASE_BYTES + COPIES * MAX_PDF_BYTES + PDF_OBJECTS_BYTES,
+            processor_s=PDF_PROCESSOR_S,
+            max_answer_bytes=MAX_PDF_ANSWER_BYTES,
         )
         self._sizes = LruCache[Size](MAX_CACHED_SIZES)
         self._pictures = LruCache[list[Picture]](MAX_CACHED_BYTES, _num_bytes)
@@ -122,10 +133,20 @@ class MediaProcesses:
             self._pictures.put(wanted, pictures)
         return pictures
 
+    async def pdf_text(self, content: bytes) -> PdfText:
+        """Return the text of a PDF.
+
+        Raises:
+            UnreadablePdf: it is no PDF, or has no text that can be read.
+            PdfTooLaborious: it takes too much time or memory.
+        """
+        return await self._pdfs.call(read_pdf_text, pdf_text, content)
+
     def end(self) -> None:
         """End the processes that decode nothing."""
         self._sounds.end()
         self._images.end()
+        self._pdfs.end()
 
 
 def _num_bytes(pictures: Sequence[Picture]) -> int:

@@ -26,6 +26,8 @@ REFUSALS = [
     errors.ImageTooLaborious("took too long"),
     errors.ImageTooLarge(9, param="messages"),
     errors.UnreadableImage("is empty", param="messages"),
+    errors.PdfTooLaborious("took too long"),
+    errors.UnreadablePdf("is no PDF"),
     errors.BodyTooLaborious("took too long"),
     errors.TextTooLong(num_tokens=9, max_model_len=5, param="input"),
     errors.WrongKindOfModel("a", "generates text", "/v1/completions"),
