@@ -140,7 +140,6 @@ DEFENCES = (
         "T37",
         "tests/checkpoint/adapters/test_read.py::test_a_file_that_is_too_large_is_refused_before_it_is_read",
     ),
-    Defence("T50", "tests/api/shared/test_states.py::test_whoever_is_first_what_was_cancelled_or_deleted_stays_so"),
 )
 
 

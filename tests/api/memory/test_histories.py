@@ -26,7 +26,7 @@ from service.api.schema.responses import ResponsesRequest
 from service.api.schema.wire import parse
 from service.errors import CheckpointError, PreviousResponseNotFound, RequestError, UnknownObject
 from service.storage import ages
-from tests.api.shared.world import BEGIN_S, NO_FAULTS, Faults, Process, SimulatedStore, Unreachable, World
+from tests.api.memory.world import BEGIN_S, NO_FAULTS, Faults, Process, SimulatedStore, Unreachable, World
 
 # A process that is killed closes no file of its own.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
