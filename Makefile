@@ -35,14 +35,24 @@ coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines
 	@$(RUN) coverage report --sort=cover | sed -n '1,12p;$$p'
 
 check: .venv/dev ## Check format, lint, types, import rules, dependencies and deployment
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync) $(CHECKS)
+
+# Those that take longest first; each prints when it has ended.
+CHECKS := check-types check-deployment check-documents check-imports check-lint
+.PHONY: $(CHECKS)
+check-types:
+	$(RUN) pyright
+check-deployment:
+	$(RUN) python -m scripts.check_deployment
+check-documents:
+	$(RUN) python -m scripts.write_documents --check || { echo 'Run make fix.'; exit 1; }
+check-imports:
+	$(RUN) lint-imports
+	$(RUN) deptry .
+check-lint:
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) ruff check --isolated --select F821 tests benchmarks scripts examples
-	$(RUN) pyright
-	$(RUN) lint-imports
-	$(RUN) deptry .
-	$(RUN) python -m scripts.write_documents --check || { echo 'Run make fix.'; exit 1; }
-	$(RUN) python -m scripts.check_deployment
 
 fix: .venv/dev ## Format, apply automatic fixes, write what documents take from the code
 	$(RUN) ruff format .

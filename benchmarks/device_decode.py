@@ -175,7 +175,7 @@ def _measure(
             run_round()
     weight_bytes = sum(array.nbytes for name, array in weights.items() if name != "embed" or config.has_tied_embeddings)
     num_read = int(cached.sum()) + batch * (options.steps // 2)  # cached positions, in a step
-    kv_bytes = config.kv_bytes_per_token(vector_bytes(config.heads.head_dim, kv_dtype)) * num_read
+    kv_bytes = config.kv_bytes_per_token(lambda of: of.num_kv_heads * vector_bytes(of.head_dim, kv_dtype)) * num_read
     return {
         "batch": batch,
         "ms_per_step": round(step_s * 1e3, 3),

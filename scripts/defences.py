@@ -140,6 +140,28 @@ DEFENCES = (
         "T37",
         "tests/checkpoint/adapters/test_read.py::test_a_file_that_is_too_large_is_refused_before_it_is_read",
     ),
+    Defence("T38", "tests/api/generation/test_sealed.py::test_what_is_not_signed_as_packed_is_not_opened"),
+    Defence(
+        "T39",
+        "tests/api/http/test_errors.py::test_a_process_that_was_taken_over_sets_no_status_and_no_header",
+    ),
+    Defence("T40", "tests/api/http/test_bounds.py::test_forms_are_in_utf_8"),
+    Defence(
+        "T41",
+        "tests/api/http/test_bounds.py::test_names_that_clients_choose_make_no_series",
+    ),
+    Defence("T42", "tests/server/test_hosts.py::test_it_does_not_answer_to_other_names"),
+    Defence("T43", "tests/models/test_config.py::test_a_number_of_parts_is_bounded_before_they_are_described"),
+    Defence(
+        "T44",
+        "tests/api/work/test_turns.py::test_a_client_that_waits_behind_many_of_another_comes_next",
+        "name = names[0]",
+    ),
+    Defence(
+        "T45",
+        "tests/weights/test_safetensors_headers.py::test_headers_have_as_many_tensors_together_as_a_model_may_want",
+    ),
+    Defence("T46", "tests/api/memory/test_states.py::test_whoever_is_first_what_was_cancelled_or_deleted_stays_so"),
 )
 
 

@@ -14,13 +14,13 @@ from service.device.memory import ACCELERATOR_FRACTION, usable_memory_bytes
 from service.device.mesh import DeviceMesh
 from service.engine.shapes import EngineShapes
 from service.errors import DoesNotFit
-from service.kernels.choice import choose_kernel
+from service.kernels.choice import choose_kernels
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.settings import Settings
 from service.start.dtype import BFLOAT16, choose_formats
-from service.start.kinds.engine_spec import choose_shapes, head_shape, with_kept_bits
+from service.start.kinds.engine_spec import choose_shapes, head_shapes, with_kept_bits
 
 NUM_SEQS = (16, 64)
 KV_DTYPES = ("auto", "int8")
@@ -166,7 +166,7 @@ def fitting_shapes(model: str, device: str, num_seqs: int, kv_dtype: str = "auto
             formats,
             mesh,
             usable_memory_bytes(chips),
-            kernel=choose_kernel(mesh.devices[0], head_shape(config, formats, mesh)),
+            kernel=choose_kernels(mesh.devices[0], head_shapes(config, formats, mesh)),
         )
     except DoesNotFit:
         return None

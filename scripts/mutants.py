@@ -9,8 +9,11 @@ import argparse
 import ast
 import collections
 import json
+import multiprocessing
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +22,7 @@ from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
+import jax
 import pytest
 
 FOLDERS = ("api", "engine", "kernels", "storage", "text", "weights")
@@ -125,7 +129,7 @@ class Trace:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # Other tests of the file may have what was made before this one.
-        test = report.nodeid.rpartition("@")[0] or report.nodeid
+        test = re.sub(r"@[^@\]]*$", "", report.nodeid)  # the group that pytest-xdist adds
         self.write(test if report.when == "call" else test.partition("::")[0], report.duration)
 
 
@@ -169,18 +173,36 @@ def traced(folder: Path) -> dict[int, list[str]]:
     return chosen
 
 
-def tried(mutant: Mutant, command: list[str]) -> str:
+def run_tests(arguments: list[str], output: Path) -> None:
+    """Run pytest in this process and end it, as a command would."""
+    with output.open("w") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    os.setpgid(0, 0)
+    status = pytest.main(arguments)
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def tried(mutant: Mutant, arguments: list[str], output: Path) -> str:
     """Return which test fails with a change, or what else becomes of it."""
     source = mutant.path.read_text()
     mutant.path.write_text(applied(mutant))
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_S + 3 * MAX_TESTS_S)
-    except subprocess.TimeoutExpired:
-        return "does not end"
+        # A fork of this process has imported JAX, which takes longer than most tests.
+        process = multiprocessing.get_context("fork").Process(target=run_tests, args=(arguments, output))
+        process.start()
+        process.join(START_S + 3 * MAX_TESTS_S)
+        if process.is_alive():
+            os.killpg(process.pid, signal.SIGKILL)
+            process.join()
+            return "does not end"
     finally:
         mutant.path.write_text(source)
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return "survives" if done.returncode in (0, 5) else (failed or ["fails"])[0].partition(" - ")[0]
+    if process.exitcode == pytest.ExitCode.USAGE_ERROR:  # a test is not there: the trace is older than the tests
+        raise SystemExit(output.read_text())
+    failed = [line for line in output.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return "survives" if process.exitcode in (0, 5) else (failed or ["fails"])[0].partition(" - ")[0]
 
 
 def main() -> int:
@@ -192,11 +214,14 @@ def main() -> int:
     parser.add_argument("--trace", type=Path, default=Path(".cache/mutants"), help="made by the first run")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of rows")
     options = parser.parse_args()
-    tests_run = [sys.executable, "-m", "pytest", "-q", "-pno:cacheprovider", "-m", options.marks]
+    jax.config.update("jax_platforms", "cpu")
+    sys.dont_write_bytecode = True  # of a change that is gone within the second that a file's time is counted in
+    arguments = ["-q", "-pno:cacheprovider", "-m", options.marks]
     if not list(options.trace.glob("*.jsonl")):
         options.trace.mkdir(parents=True, exist_ok=True)
         trace = ["--mutants", str(options.trace.resolve()), str(options.seed), str(options.count)]
-        subprocess.run([*tests_run, "-n2", "--dist=loadgroup", "-pscripts.mutants", *trace], check=False)
+        of_trace = ["-n2", "--dist=loadgroup", "-pscripts.mutants", *trace]
+        subprocess.run([sys.executable, "-m", "pytest", *arguments, *of_trace], check=False)
     tests = traced(options.trace)
     num_survivors = 0
     for row, mutant in enumerate(drawn(options.seed, options.count)):
@@ -204,7 +229,9 @@ def main() -> int:
             continue
         names, start_s = options.trace / "names", time.monotonic()
         names.write_text("\n".join(tests.get(row, [])))
-        outcome = tried(mutant, [*tests_run, "-x", f"@{names}"]) if row in tests else "survives: no test executes it"
+        outcome = "survives: no test executes it"
+        if row in tests:
+            outcome = tried(mutant, [*arguments, "-x", f"@{names}"], names.with_suffix(".log"))
         num_survivors += outcome.startswith("survives")
         place, spent_s = f"{mutant.path}:{mutant.line}", time.monotonic() - start_s
         print(f"| {row} | `{place}` | `{mutant.before}` | `{mutant.after}` | {outcome} | {spent_s:.0f} s |", flush=True)

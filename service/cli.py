@@ -114,8 +114,8 @@ def build_parser(command: str | None = None, *, shows_all: bool = False) -> "_Pa
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a folder, gs://bucket/folder, hf://org/name[@revision], or org/name of the Hugging Face Hub; "
-        "without it, the demo model",
+        help="a folder, gs://bucket/folder, hf://org/name[/folder][@revision], or org/name of the Hugging Face "
+        "Hub; without it, the demo model",
     )
     serve.add_argument(
         "--profile-start",

@@ -48,7 +48,7 @@ MADE_ONCE = (
     "keyed_service",
     "scripted_service",
 )
-MAX_GROWTH_BYTES = 400 * 2**20  # of a worker's memory, beyond which it drops the programs that it has compiled
+MAX_GROWTH_BYTES = 250 * 2**20  # of a worker's memory, beyond which it drops the programs that it has compiled
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook

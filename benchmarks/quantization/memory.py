@@ -9,7 +9,6 @@ import jax
 
 from benchmarks.quantization.ways import AVX2_FLOAT32, AVX2_INT8, WAYS, way_settings
 from service.checkpoint.discover import locate
-from service.kernels.limits import vector_bytes
 from service.settings import Settings
 from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
 from service.storage.local import LocalSource
@@ -32,7 +31,9 @@ def _planned(checkpoint: Path, way: Mapping[str, str]) -> dict[str, int]:
         Settings.model_validate(settings), locate(str(checkpoint), _open_local), jax.devices()[:1]
     )
     assert isinstance(spec, EngineSpec)
-    of_token = spec.config.kv_bytes_per_token(vector_bytes(spec.kernel.cached_head_dim, spec.formats.kv_dtype))
+    of_token = spec.config.kv_bytes_per_token(
+        lambda attention: position_bytes(attention, spec.kernel, spec.mesh, spec.formats.kv_dtype)
+    )
     shapes = spec.shapes
     return {
         "weights_bytes": spec.weights_bytes,

@@ -1,3 +1,4 @@
+export { default as katex } from "katex";
 export { default as MarkdownIt } from "markdown-it";
 export { createLowlight } from "lowlight";
 

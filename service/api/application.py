@@ -21,7 +21,7 @@ from service.api.http.receive import Accepted, AcceptedBodies, BodyLimit
 from service.api.http.request_queue import Caps, RequestQueue
 from service.api.routes import Routes
 from service.api.work.long_body import LongBodies
-from service.api.work.media import MediaProcesses
+from service.api.work.media import MAX_PDF_BYTES, MediaProcesses
 from service.api.work.text_threads import TextThreads
 from service.errors import EngineError, MethodNotAllowed, RequestError, UnknownRoute
 from service.observability.metrics import Metrics
@@ -33,8 +33,13 @@ if TYPE_CHECKING:
 
 FILES = "/v1/files"
 AUDIO = ("/v1/audio/transcriptions", "/v1/audio/translations")
+EXTRACT_TEXT = "/extract_text"
 FORM = "multipart/form-data"
-CHATS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations")
+# Where a body may have images.
+CHATS = (
+    *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations", "/api/chat", "/api/generate"),
+    *("/tokenize", "/v1/messages/count_tokens", "/v1/chat/completions/render", "/v1/responses/render"),
+)
 CANCELS = re.compile(r"/v1/(?:responses|batches)/[^/]+/cancel")
 NO_CAPS, NO_KEYS = Caps(), ApiKeys()
 
@@ -124,6 +129,7 @@ def _uploads(max_audio_bytes: int, max_file_bytes: int | None, timeout_s: float)
     """Return the forms that paths take; None for no files."""
     audio = Accepted(max_audio_bytes + FORM_BYTES, timeout_s, FORM, "MAX_AUDIO_BYTES")
     uploads: dict[str, Accepted] = dict.fromkeys(AUDIO, audio)
+    uploads[EXTRACT_TEXT] = Accepted(MAX_PDF_BYTES + FORM_BYTES, timeout_s, FORM)
     if max_file_bytes is not None:
         most = max_file_bytes + FORM_BYTES
         uploads[FILES] = Accepted(most, timeout_s, FORM, "BATCH_FILE_BYTES", is_held=False)

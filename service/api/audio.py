@@ -80,14 +80,16 @@ async def _answer(call: Call, body: AudioRequest, content: bytes, *, is_translat
         raise UnsupportedParameter("timestamp_granularities", message)
     call.log_fields["stream"] = body.stream
     sound = await call.unless_disconnected(
-        call.deadline.within(call.api.media.sound(content, activity=activity_of(body)))
+        call.deadline.within(call.api.media.sound(content, activity=activity_of(body), client=call.key))
     )
     call.log_fields["audio_s"] = round(len(sound.samples) / SAMPLING_RATE, 3)
     call.hold_bytes(len(sound.samples) * SAMPLE_BYTES)
     transcripts = _counted(call, model, hear(call, model, body, sound, options))
     if body.stream:
         num_prompt_tokens = len(options.prompt_ids) + len(options.hotword_ids)
-        return EventStream(events(transcripts, num_prompt_tokens), sequences=nullcontext(), deadline=call.deadline)
+        with_segments = body.response_format == "verbose_json"
+        found = events(transcripts, num_prompt_tokens, with_segments=with_segments)
+        return EventStream(found, sequences=nullcontext(), deadline=call.deadline)
     transcript = await call.unless_disconnected(call.deadline.within(_last(transcripts)))
     match body.response_format:
         case "json":

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated
 
-from anyio import to_thread
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
@@ -40,7 +39,7 @@ class Documents:
 
     async def _make(self, context: ApiContext, all_routers: AllRouters, *, needs_key: bool) -> bytes:
         make = partial(_document, await all_routers(), needs_key=needs_key)
-        return await to_thread.run_sync(make, limiter=context.text_threads.short)
+        return await context.text_threads.run(make)
 
 
 def _document(routers: Sequence[APIRouter], *, needs_key: bool) -> bytes:

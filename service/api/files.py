@@ -19,6 +19,7 @@ from service.api.batch.access import AppBatches, Owner, in_store
 from service.api.batch.batches import Batches, listing
 from service.api.batch.files import StoredFile
 from service.api.http.call import call_of
+from service.api.http.form import check_form
 from service.api.http.query import as_number, query_of
 from service.api.openapi.responses import Responses, answers, reference, statuses
 from service.api.schema.batches import ExpiresAfter, FileFields, FileQuery
@@ -28,7 +29,6 @@ from service.errors import (
     InvalidParameter,
     MissingParameter,
     RequestError,
-    UnsupportedMediaType,
     UnsupportedParameter,
 )
 
@@ -65,8 +65,7 @@ async def create_file(
 
     Source: https://platform.openai.com/docs/api-reference/files/create
     """
-    if not request.headers.get("content-type", "").startswith(FORM):
-        raise UnsupportedMediaType(f"Content-Type must be {FORM}.")
+    check_form(request)
     try:
         async with (
             batches.uploads,

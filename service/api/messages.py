@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.chat_prompt import chat_of
+from service.api.generation.images import shown_texts
 from service.api.generation.logprobs import is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.message_content import Event, MessageContent
@@ -57,12 +58,12 @@ async def create_message(
     model = await call.generating(body.model)
     renamed = _names_of(body)
     with errors_in_terms_of(renamed):
-        chat_body = await call.convert(partial(chat_of, key=call.cache_salt), body)
+        chat_body = await call.convert(partial(chat_of, key=call.seal_key), body)
     call.ignored.add(chat_body.ignored)
     call.ignored.in_terms_of_request = renamed
     with errors_in_terms_of(renamed):
         chat = await start_chat(call, model, chat_body, prefix="msg_")
-    answer = _Answer(chat, body, call.cache_salt)
+    answer = _Answer(chat, body, call.seal_key)
     if body.stream:
         return MessageStream(_events(answer, renamed), sequences=chat.streams, deadline=call.deadline)
     with chat.streams, errors_in_terms_of(renamed):
@@ -87,7 +88,7 @@ async def count_message_tokens(
     """
     model = await call.generating(body.model)
     with errors_in_terms_of(_names_of(body)):
-        count = partial(count_tokens, key=call.cache_salt)
+        count = partial(count_tokens, key=call.seal_key, images=await shown_texts(call, model, body))
         return Response(await call.make_prompt(count, body, model), media_type="application/json")
 
 

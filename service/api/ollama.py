@@ -57,7 +57,9 @@ _FIELDS = (
     (r"^repetition_penalty$", "options.repeat_penalty"),
     (r"^(frequency_penalty|min_p|presence_penalty|seed|stop|temperature|top_k|top_p)\b", r"options.\1"),
     (r"^(response_format|structured_outputs)\b(\.(json_schema|json|schema|json_object)\b)*", "format"),
+    (r"^(messages\[\d+\])\.content\[(\d+)\]\.(image_url|type)\b.*$", r"\1.images[\2]"),
 )
+_PROMPT_IMAGE = (r"^messages\[\d+\]\.images\b", "images")  # of the chat that a prompt is turned into
 
 
 @router.post("/api/chat", responses=answers("OllamaChat", *GENERATION_ERRORS, lines="OllamaChat"))
@@ -67,7 +69,7 @@ async def chat_like_ollama(
 ) -> Response:
     """Answer a chat, as Ollama does; without messages, load the model.
 
-    Deviations: text only; options that are not stated are the operator's or the model's, not Ollama's; a chat that is
+    Deviations: options that are not stated are the operator's or the model's, not Ollama's; a chat that is
     longer than the context is refused; `num_ctx` and `keep_alive` have no effect.
 
     Source: https://github.com/ollama/ollama/blob/main/docs/api.md#generate-a-chat-completion
@@ -75,7 +77,7 @@ async def chat_like_ollama(
     model, load_s = await _timed(call.generating, body.model)
     if not body.messages and not call.has_long_body:
         return _loaded(body)
-    with errors_in_terms_of(_renamed):
+    with errors_in_terms_of(_names_of(body)):
         return await _answer(call, model, body, await _started_chat(call, model, body), load_s)
 
 
@@ -91,11 +93,11 @@ async def generate_like_ollama(
     Source: https://github.com/ollama/ollama/blob/main/docs/api.md#generate-a-completion
     """
     model, load_s = await _timed(call.generating, body.model)
-    if not (body.prompt or body.suffix) and not call.has_long_body:
+    if not (body.prompt or body.suffix or body.images) and not call.has_long_body:
         return _loaded(body)
     # A model without a chat template takes no messages; Ollama's template of such a model is the prompt alone.
     is_continuation = body.is_continuation or model.chat_template is None
-    with errors_in_terms_of(_renamed):
+    with errors_in_terms_of(_names_of(body)):
         start = _started_completion if is_continuation else _started_chat
         return await _answer(call, model, body, await start(call, model, body), load_s)
 
@@ -140,7 +142,7 @@ class _Started(NamedTuple):
 
 
 async def _started_chat(call: Call, model: ServedModel, body: OllamaChatRequest | OllamaGenerateRequest) -> _Started:
-    call.ignored.in_terms_of_request = _renamed
+    call.ignored.in_terms_of_request = _names_of(body)
     chat_body = await call.convert(chat_of, body)
     call.ignored.add(chat_body.ignored)
     chat = await start_chat(call, model, chat_body, prefix="chat-")
@@ -148,7 +150,7 @@ async def _started_chat(call: Call, model: ServedModel, body: OllamaChatRequest 
 
 
 async def _started_completion(call: Call, model: ServedModel, body: OllamaGenerateRequest) -> _Started:
-    call.ignored.in_terms_of_request = _renamed
+    call.ignored.in_terms_of_request = _names_of(body)
     if body.think is not None:
         call.ignore(["think"])
     completion = await call.convert(completion_of, body)
@@ -205,7 +207,7 @@ class _Answer:
 
     async def stream(self) -> AsyncIterator[Sequence[dict[str, Any]]]:
         """Yield the objects of a stream."""
-        with errors_in_terms_of(_renamed):
+        with errors_in_terms_of(_names_of(self._body)):
             async for _, delta in self._streams.deltas():
                 objects = [self.part(message) for message in self._push(delta)]
                 if logprobs := self._logprobs([delta]):
@@ -328,7 +330,13 @@ def _now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _renamed(path: str) -> str:
-    for pattern, name in _FIELDS:
-        path = re.sub(pattern, name, path)
-    return path
+def _names_of(body: OllamaRequest) -> Callable[[str], str]:
+    """Return what gives a field of OpenAI's interface the name that it has in the request."""
+    fields = _FIELDS if isinstance(body, OllamaChatRequest) else (*_FIELDS, _PROMPT_IMAGE)
+
+    def renamed(path: str) -> str:
+        for pattern, name in fields:
+            path = re.sub(pattern, name, path)
+        return path
+
+    return renamed

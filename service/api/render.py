@@ -5,6 +5,7 @@ https://github.com/llm-d/llm-d-inference-scheduler (`token-producer`, which rout
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -16,6 +17,7 @@ from service.api.dependencies import OpenCall
 from service.api.generation.admission import max_tokens_of, sampling_of
 from service.api.generation.chat_prompt import chat_prompt
 from service.api.generation.completion_prompts import completion_prompts
+from service.api.generation.images import shown_texts
 from service.api.http.call import Call
 from service.api.http.receive import json_body
 from service.api.openapi.responses import BODY_ERRORS, answers, list_of
@@ -34,10 +36,13 @@ async def render_chat_completion(
 ) -> Response:
     """Return the token ids that a chat would be answered with.
 
+    Deviations: of images, their places alone.
+
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
     """
     model = await call.generating(body.model)
-    prompt = await call.make_prompt(chat_prompt, body, model)
+    make_prompt = partial(chat_prompt, images=await shown_texts(call, model, body))
+    prompt = await call.make_prompt(make_prompt, body, model)
     call.ignore(prompt.ignored)
     return json_answer(engine_request(call, model, body, f"chatcmpl-{call.id}", prompt.ids, param="messages"))
 

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.chat_prompt import chat_of, chat_prompt
+from service.api.generation.images import shown_texts
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.response_items import Event, ResponseOutput
@@ -61,7 +62,7 @@ async def create_response(
     with errors_in_terms_of(body.in_terms_of_request):
         body, chat_body = await _with_chat(call, body, memory)
         chat = await start_chat(call, model, chat_body, prefix=new_id_prefix())
-    keeping, key = memory.keeping(call, body, chat.streams.id), call.cache_salt
+    keeping, key = memory.keeping(call, body, chat.streams.id), call.seal_key
     answer = _Answer(chat, body, created_at, keeping, seal=partial(seal, key=key))
     if body.background:
         return await begin_in_background(call, chat, answer)
@@ -87,7 +88,7 @@ async def _with_chat(
 ) -> tuple[ResponsesRequest, ChatCompletionRequest]:
     """Return a request with the items that it continues, and the chat that has the same answer."""
     body = await memory.continued(call, body)
-    chat_body = await call.convert(partial(chat_of, key=call.cache_salt), body)
+    chat_body = await call.convert(partial(chat_of, key=call.seal_key), body)
     call.ignored.add(chat_body.ignored)
     return body, chat_body
 
@@ -292,6 +293,7 @@ async def render_response(
     model = await call.generating(body.model)
     with errors_in_terms_of(body.in_terms_of_request):
         _, chat_body = await _with_chat(call, body, memory)
-        prompt = await call.make_prompt(chat_prompt, chat_body, model)
+        make_prompt = partial(chat_prompt, images=await shown_texts(call, model, chat_body))
+        prompt = await call.make_prompt(make_prompt, chat_body, model)
         call.ignore(prompt.ignored)
         return json_answer(engine_request(call, model, chat_body, f"resp_{call.id}", prompt.ids, param="messages"))

@@ -70,6 +70,7 @@ def _others(has_batches: bool) -> list[APIRouter]:
         batches,
         description,
         embeddings,
+        extract_text,
         files,
         invocations,
         messages,
@@ -86,5 +87,12 @@ def _others(has_batches: bool) -> list[APIRouter]:
 
     # Routes are tried in this order.
     texts = (embeddings, audio, responses, messages, rerank, pooling, tokenize, render, ollama, ollama_models)
-    others = (invocations, stored_responses, server_info, description, *((files, batches) if has_batches else ()))
+    others = (
+        invocations,
+        extract_text,
+        stored_responses,
+        server_info,
+        description,
+        *((files, batches) if has_batches else ()),
+    )
     return [resource.router for resource in (*texts, *others)]

@@ -3,17 +3,21 @@
 Source: https://platform.openai.com/docs/api-reference/responses
 """
 
+from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic_core import from_json, to_json
 
 from service.api.batch.batches import listing
+from service.api.http.call import call_of
 from service.api.http.query import query_of
 from service.api.memory.continued import stated_item, with_own_ids
 from service.api.memory.memory import KeyMemory
 from service.api.openapi.responses import STORE_ERRORS, answers
 from service.api.schema.stored_responses import ItemsQuery, ResponseQuery
+from service.api.work.long_work import SHORT_BODY_BYTES
 from service.errors import InvalidParameter
 
 router = APIRouter(tags=["generation"])
@@ -21,6 +25,7 @@ router = APIRouter(tags=["generation"])
 
 @router.get("/v1/responses/{response_id}", responses=answers("ResponseObject", *STORE_ERRORS))
 async def retrieve_response(
+    request: Request,
     response_id: str,
     memory: KeyMemory,
     query: Annotated[ResponseQuery, Depends(query_of(ResponseQuery))],
@@ -31,7 +36,10 @@ async def retrieve_response(
 
     Source: https://platform.openai.com/docs/api-reference/responses/get
     """
-    return JSONResponse(await memory.response(response_id))
+    context, client = request.app.state.context, call_of(request.scope).key
+    async with context.text_threads.stored.held(client):
+        response = await memory.response(response_id)
+        return await context.text_threads.run(partial(JSONResponse, response), client=client)
 
 
 @router.delete("/v1/responses/{response_id}", responses=answers("DeletedResponse", 404, 503))
@@ -46,6 +54,7 @@ async def delete_response(response_id: str, memory: KeyMemory) -> Response:
 
 @router.get("/v1/responses/{response_id}/input_items", responses=answers("InputItemList", *STORE_ERRORS))
 async def list_input_items(
+    request: Request,
     response_id: str,
     memory: KeyMemory,
     query: Annotated[ItemsQuery, Depends(query_of(ItemsQuery))],
@@ -54,15 +63,31 @@ async def list_input_items(
 
     Source: https://platform.openai.com/docs/api-reference/responses/input-items
     """
-    items = with_own_ids(await memory.items(response_id))
-    if query.order == "desc":
+    context, client = request.app.state.context, call_of(request.scope).key
+    async with context.text_threads.stored.held(client):
+        items = await memory.items(response_id)
+        page = partial(item_page, items, query.order, query.after, query.limit)
+        # Parsing holds the interpreter, so that a long conversation is read in another process.
+        is_short = len(items) <= SHORT_BODY_BYTES
+        content = page() if is_short else await context.long_bodies.run(page, client=client)
+    return Response(content, media_type="application/json")
+
+
+def item_page(content: bytes, order: str, after: str | None, limit: int) -> bytes:
+    """Return a page of the items of a conversation as JSON.
+
+    Raises:
+        InvalidParameter: no item has the id that the page comes after.
+    """
+    items = with_own_ids(from_json(content))
+    if order == "desc":
         items.reverse()
     ids = [item["id"] for item in items]
-    if query.after is not None and query.after not in ids:
+    if after is not None and after not in ids:
         raise InvalidParameter("Invalid 'after': there is no such object.", param="after")
-    begin = 0 if query.after is None else ids.index(query.after) + 1
-    page = items[begin : begin + query.limit]
-    return JSONResponse(listing([stated_item(item) for item in page], has_more=begin + query.limit < len(items)))
+    begin = 0 if after is None else ids.index(after) + 1
+    page = items[begin : begin + limit]
+    return to_json(listing([stated_item(item) for item in page], has_more=begin + limit < len(items)))
 
 
 @router.post("/v1/responses/{response_id}/cancel", responses=answers("ResponseObject", *STORE_ERRORS))

@@ -3,6 +3,7 @@
 Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tokenizer-api
 """
 
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import OpenCall
+from service.api.generation.images import shown_texts
 from service.api.generation.token_answers import text_answer, token_answer
 from service.api.http.receive import json_body
 from service.api.openapi.responses import BODY_ERRORS, answers
@@ -26,9 +28,13 @@ async def tokenize(
 ) -> Response:
     """Return the token ids that a prompt or a chat has; it may be longer than the context."""
     model = await call.model(body.model)
+    images = None
     if body.messages is not None:
-        model.generating()
-    return Response(await call.make_prompt(token_answer, body, model), media_type="application/json")
+        images = await shown_texts(call, model.generating(), body)
+    else:
+        call.check_text_bytes(0)
+    answer = partial(token_answer, images=images)
+    return Response(await call.make_prompt(answer, body, model), media_type="application/json")
 
 
 @router.post("/detokenize", tags=["tokens"], responses=answers("Text", *BODY_ERRORS))

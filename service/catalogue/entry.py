@@ -1,7 +1,7 @@
 """An entry of the catalogue: a model's names, address and individual settings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from service.errors import SettingsError
@@ -104,4 +104,4 @@ def pinned_uri(uri: str, revision: str | None, variable: str) -> str:
         raise SettingsError(variable, f"'revision' needs an hf:// address, but the address is {uri!r}.")
     if location.revision not in (None, revision):
         raise SettingsError(variable, f"{uri!r} contradicts 'revision: {revision}'; write one of the two.")
-    return HubLocation(location.repo, revision).uri
+    return replace(location, revision=revision).uri

@@ -103,7 +103,7 @@ def locate(
     location = parse_location(uri)
     source = open_source(location)
     objects, above = source.list(), []
-    if not isinstance(location, HubLocation) and (export := newest_export(objects)) is not None:
+    if (export := newest_export(objects)) is not None:
         logger.info("the folder holds a model for each step; the newest is served", extra={"uri": uri, "step": export})
         above = [_Folder(source, objects, "")]
         location = _below(location, export)
@@ -133,7 +133,7 @@ def locate(
         layout, weights = choose_weights(source, objects, layout)
         modules = (*weights_of_modules(objects, sentence_files), *named(objects, TOKEN_HEAD_FILES))
         layout = replace(layout, weights=(*layout.weights, *modules))
-        hub_config, quantization = with_quantization_file(source, objects, hub_config)
+        hub_config, quantization = with_quantization_file(source, objects, layout, hub_config, cache)
         weights = (*weights, *modules, *quantization)
     if tokenizer.source is source:  # one source: one entry of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
@@ -162,11 +162,15 @@ class _Folder:
         return [info for info in inside if "/" not in info.name[len(self.folder) :]]
 
 
-def _below(location: LocalLocation | GcsLocation, folder: str) -> Location:
+def _below(location: Location, folder: str) -> Location:
     """Return the address of a folder inside another."""
-    if isinstance(location, LocalLocation):
-        return LocalLocation(location.path / folder)
-    return GcsLocation(location.bucket, f"{location.prefix}/{folder}".strip("/"))
+    match location:
+        case LocalLocation(path):
+            return LocalLocation(path / folder)
+        case GcsLocation(bucket, prefix):
+            return GcsLocation(bucket, f"{prefix}/{folder}".strip("/"))
+        case HubLocation(repo, revision, above):
+            return HubLocation(repo, revision, f"{above}/{folder}".strip("/"))
 
 
 def _above(location: Location, step: _Folder, open_source: OpenSource) -> list[_Folder]:

@@ -69,6 +69,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "api_key",
         "api_key_file",
         "admin_api_key",
+        "allowed_hosts",
         "cors_origins",
         "page",
         "strict_fields",

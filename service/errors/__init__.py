@@ -17,9 +17,12 @@
     │   ├── UnreadableAudio                (reason)
     │   ├── ImageTooLaborious              (reason) decoding takes too much time or memory
     │   ├── UnreadableImage                (reason)
+    │   ├── PdfTooLaborious                (reason) reading takes too much time or memory
+    │   ├── UnreadablePdf                  (reason)
     │   ├── MalformedRequest           400, 431
     │   ├── InvalidApiKey              401
     │   ├── PriorityNotAllowed         403
+    │   ├── HostNotAllowed             403 (name)
     │   ├── UnknownRoute               404
     │   ├── UnknownModel               404 (model, served)
     │   ├── UnknownObject              404 (kind, object_id) a file, a batch or a response
@@ -40,6 +43,7 @@
     │   ├── ModelLoadFailed            503 (model, reason)
     │   ├── Draining                   503
     │   ├── FilesUnavailable           503
+    │   ├── WorkerKilled               503 the process that worked on the request was ended from outside
     │   ├── ResponsesUnavailable       503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
@@ -119,6 +123,7 @@ from service.errors.request import (
     Draining,
     FilesFull,
     FilesUnavailable,
+    HostNotAllowed,
     ImageTooLaborious,
     ImageTooLarge,
     InvalidApiKey,
@@ -131,6 +136,7 @@ from service.errors.request import (
     ModelNotLoaded,
     NotReady,
     Overloaded,
+    PdfTooLaborious,
     PreviousResponseNotFound,
     PriorityNotAllowed,
     QueuedTokensFull,
@@ -146,8 +152,10 @@ from service.errors.request import (
     UnknownRoute,
     UnreadableAudio,
     UnreadableImage,
+    UnreadablePdf,
     UnsupportedMediaType,
     UnsupportedParameter,
+    WorkerKilled,
     WrongKindOfModel,
 )
 from service.errors.root import ServiceError
@@ -187,6 +195,7 @@ __all__ = [
     "FilesFull",
     "FilesUnavailable",
     "GenerationGone",
+    "HostNotAllowed",
     "HostileName",
     "ImageTooLaborious",
     "ImageTooLarge",
@@ -207,6 +216,7 @@ __all__ = [
     "NotReady",
     "ObjectChanged",
     "Overloaded",
+    "PdfTooLaborious",
     "PickledWeights",
     "PortInUse",
     "PreviousResponseNotFound",
@@ -235,9 +245,11 @@ __all__ = [
     "UnquantizableWeights",
     "UnreadableAudio",
     "UnreadableImage",
+    "UnreadablePdf",
     "UnsupportedMediaType",
     "UnsupportedModel",
     "UnsupportedParameter",
     "UnusableAccelerator",
+    "WorkerKilled",
     "WrongKindOfModel",
 ]

@@ -100,6 +100,8 @@ class MalformedCheckpoint(CheckpointError):
 class RefusedAdapter(CheckpointError):
     """An adapter is of another model, or of a kind that is not served."""
 
+    is_of_files = True
+
     def __init__(self, uri: str, file: str, field: str, reason: str) -> None:
         super().__init__(uri, f"{file}: {field}: {reason}.")
         self.file, self.field = file, field  # a key of the configuration, or a tensor

@@ -239,6 +239,32 @@ class BodyTooLaborious(RequestError):
         self.reason = reason
 
 
+class HostNotAllowed(RequestError):
+    """The request names another host than this service has, as that of a page in a browser does."""
+
+    status = 403
+    code = "host_not_allowed"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"This service listens on its own machine and has no API_KEY, so it does not answer to '{name[:100]}'. Set "
+            "API_KEY, or name the host in ALLOWED_HOSTS, or the origin in CORS_ORIGINS."
+        )
+        self.name = name
+
+
+class WorkerKilled(RequestError):
+    """Something outside of this service has ended the process that worked on the request, such as a lack of memory."""
+
+    status = 503
+    type = "server_error"
+    code = "worker_killed"
+    retry_after_s = 1
+
+    def __init__(self) -> None:
+        super().__init__("The process that worked on this request was ended from outside. Send the request again.")
+
+
 class UnreadableAudio(RequestError):
     """The file is no audio of a supported format, or has no sound that could be decoded."""
 
@@ -271,6 +297,26 @@ class AudioTooLaborious(RequestError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"Decoding the audio in 'file' {reason}. Send a shorter or simpler file.", param="file")
+        self.reason = reason
+
+
+class UnreadablePdf(RequestError):
+    """The file is no PDF, or has no text that can be read."""
+
+    code = "invalid_pdf"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The PDF in 'file' {reason}. Send a PDF with text that asks for no password.", param="file")
+        self.reason = reason
+
+
+class PdfTooLaborious(RequestError):
+    """Reading the PDF exceeded a limit of its process."""
+
+    code = "pdf_too_laborious"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Reading the PDF in 'file' {reason}. Send a smaller or simpler one.", param="file")
         self.reason = reason
 
 

@@ -3,6 +3,7 @@
 All inputs are part of a bundle's key: kind and number of devices, model, dtype and this source.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -111,6 +112,71 @@ class KernelChoice:
                 from service.kernels.reference import PagedReference
 
                 return PagedReference()
+
+
+@dataclass(frozen=True)
+class KernelChoices:
+    """The kernel of each kind of a model's heads, of which most models have one."""
+
+    of_heads: tuple[tuple[HeadShape, KernelChoice], ...]
+
+    def of(self, num_kv_heads: int, head_dim: int) -> KernelChoice:
+        """Return the kernel of heads of a size; `num_kv_heads` are those of one device."""
+        return next(
+            choice
+            for heads, choice in self.of_heads
+            if (heads.num_kv_heads, heads.head_dim) == (num_kv_heads, head_dim)
+        )
+
+    @property
+    def name(self) -> str:
+        """The names of the kernels, each once."""
+        return "+".join(dict.fromkeys(choice.name.value for choice in self._each))
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether no layer has the device's own kernel."""
+        return all(choice.name is KernelName.REFERENCE for choice in self._each)
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the reference replaces a kernel of the device."""
+        return next((choice.obstacle for choice in self._each if choice.obstacle is not None), None)
+
+    @property
+    def max_table_bytes(self) -> int | None:
+        """The size limit of a step's page table; None for unlimited."""
+        return min(
+            (choice.max_table_bytes for choice in self._each if choice.max_table_bytes is not None), default=None
+        )
+
+    @property
+    def page_sizes(self) -> tuple[int, ...] | None:
+        """The page sizes in positions that all kernels support; None for any."""
+        limited = [choice.page_sizes for choice in self._each if choice.page_sizes is not None]
+        return tuple(size for size in limited[0] if all(size in sizes for sizes in limited)) if limited else None
+
+    @property
+    def max_positions(self) -> int | None:
+        """The number of positions of all pages together that every kernel can address; None for any."""
+        return min((choice.max_positions for choice in self._each if choice.max_positions is not None), default=None)
+
+    def kernel(self) -> AttentionKernel:
+        """Import and return the kernel; only tracing needs it."""
+        if len({choice.name for choice in self._each}) == 1:
+            return self._each[0].kernel()
+        from service.kernels.by_head_dim import AttentionByHeadDim
+
+        return AttentionByHeadDim(tuple((heads.head_dim, choice.kernel()) for heads, choice in self.of_heads))
+
+    @property
+    def _each(self) -> tuple[KernelChoice, ...]:
+        return tuple(choice for _, choice in self.of_heads)
+
+
+def choose_kernels(device: Device, kinds: Sequence[HeadShape], fault: str | None = None) -> KernelChoices:
+    """Choose a kernel for each kind of heads; see `choose_kernel`."""
+    return KernelChoices(tuple((heads, choose_kernel(device, heads, fault)) for heads in kinds))
 
 
 def choose_kernel(device: Device, heads: HeadShape, fault: str | None = None) -> KernelChoice:

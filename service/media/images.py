@@ -3,7 +3,8 @@
 The format is recognized by its first bytes, and no other of Pillow's readers is tried. Sizes are checked before a pixel
 is decoded. What Pillow says of a file is dropped.
 
-Source: https://pillow.readthedocs.io/en/stable/reference/Image.html#PIL.Image.open (formats)
+Source: https://pillow.readthedocs.io/en/stable/reference/Image.html#PIL.Image.open (formats),
+transformers `image_transforms.py` (convert_to_rgb), https://www.w3.org/TR/png-3/ (tRNS, eXIf)
 """
 
 import io
@@ -11,6 +12,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from service.errors import ImageTooLarge, ServiceError, UnreadableImage
 from service.media.pixels import Filter, Resize, Size, header
@@ -21,6 +24,11 @@ if TYPE_CHECKING:
 MAX_PIXELS = 50_000_000
 MAX_ASPECT = 200  # of the longer edge to the shorter
 ORIENTATION = 0x0112  # the tag of EXIF
+ORIENTATIONS = range(1, 9)
+WHITE = 255
+# How Pillow widens grey of fewer bits than eight.
+GREY_STEPS = {1: 255, 2: 85, 4: 17}
+PNG_HEAD_BYTES = 8
 TURNED = frozenset({5, 6, 7, 8})  # orientations that exchange width and height
 
 
@@ -52,7 +60,7 @@ def image_size(content: bytes, param: str) -> bytes:
         ImageTooLarge: it has too many pixels.
     """
     with _opened(content, param) as image:
-        return header(_shown(image), 0)
+        return header(_shown(image, content), 0)
 
 
 def decode_image(content: bytes, resizes: Sequence[Resize], resampling: Filter, param: str) -> bytearray:
@@ -69,8 +77,8 @@ def decode_image(content: bytes, resizes: Sequence[Resize], resampling: Filter, 
         ImageTooLarge: it has too many pixels.
     """
     with _opened(content, param) as image:
-        size, orientation = _shown(image), _orientation(image)
-        picture = _upright(image.convert("RGB"), orientation)
+        size, orientation = _shown(image, content), _orientation(image, content)
+        picture = _upright(_opaque(image, content), orientation)
         answer = bytearray(header(size, sum(resize.is_wanted for resize in resizes)))
         for resize in resizes:
             if picture.size != resize.size:
@@ -111,16 +119,75 @@ def _check(size: Size, param: str) -> None:
         raise UnreadableImage(f"is more than {MAX_ASPECT} times as long as it is wide", param=param)
 
 
-def _shown(image: "Image") -> Size:
+def _shown(image: "Image", content: bytes) -> Size:
     """Return the size of an image after the rotation that its camera noted."""
     width, height = image.size
-    return Size(height, width) if _orientation(image) in TURNED else Size(width, height)
+    return Size(height, width) if _orientation(image, content) in TURNED else Size(width, height)
 
 
-def _orientation(image: "Image") -> int:
-    if image.format == "PNG" and "exif" not in image.info:
-        return 1  # one that comes after the pixels would have to be looked for by decoding them
-    return int(image.getexif().get(ORIENTATION, 1))
+def _orientation(image: "Image", content: bytes) -> int:
+    """Return the orientation that an image's EXIF states; 1 if there is none, or none that can be read."""
+    from PIL.Image import Image as AnyImage
+
+    if image.format == "PNG" and "exif" not in image.info and (late := _exif_of_png(content)) is not None:
+        image.info["exif"] = b"Exif\x00\x00" + late
+    try:
+        stated = AnyImage.getexif(image).get(ORIENTATION)  # the method of a PNG would decode its pixels
+    except MemoryError:
+        raise
+    except Exception:  # as of a file: a reader raises anything
+        return 1
+    return stated if isinstance(stated, int) and stated in ORIENTATIONS else 1
+
+
+def _exif_of_png(content: bytes) -> bytes | None:
+    """Return the EXIF of a PNG, which may come after its pixels."""
+    start = PNG_HEAD_BYTES
+    while start < len(content):
+        begin = start + 8
+        end = begin + int.from_bytes(content[start : start + 4])
+        if content[start + 4 : begin] == b"eXIf":
+            return content[begin:end]
+        start = end + 4
+    return None
+
+
+def _opaque(image: "Image", content: bytes) -> "Image":
+    """Return an image in colours of eight bits, on white where it is transparent.
+
+    As transformers' `convert_to_rgb`, which takes grey of 16 bits for white, and does not find the transparent value of
+    a PNG whose grey has fewer bits, or whose colours have more, than eight.
+    """
+    from PIL import Image
+
+    transparent = image.info.get("transparency")
+    if "A" in image.getbands() or (image.mode == "P" and transparent is not None):
+        coloured = image if image.mode == "RGBA" else image.convert("RGBA")
+        opaque = Image.new("RGB", image.size, (WHITE, WHITE, WHITE))
+        opaque.paste(coloured, mask=coloured.getchannel("A"))
+        return opaque
+    is_deep = image.mode.startswith("I")
+    if transparent is None and not is_deep:
+        return image.convert("RGB")
+    bits = content[24] if image.format == "PNG" else 8  # of a channel, by the header
+    if is_deep:
+        values = np.asarray(image)
+        grey = (values >> 8).astype(np.uint8)
+        if transparent is not None:
+            grey[values == transparent] = WHITE
+        return Image.fromarray(grey).convert("RGB")
+    image.info.pop("transparency")
+    stated = transparent if isinstance(transparent, tuple) else (transparent,)
+    if bits == 16:
+        stated = tuple(value >> 8 for value in stated)
+    elif image.mode == "L":
+        stated = tuple(value * GREY_STEPS.get(bits, 1) for value in stated)
+    pixels = np.array(image.convert("L") if image.mode == "1" else image)
+    is_transparent = np.ones(pixels.shape[:2], bool)
+    for channel, value in enumerate(stated):
+        is_transparent &= (pixels if pixels.ndim == 2 else pixels[..., channel]) == value
+    pixels[is_transparent] = WHITE
+    return Image.fromarray(pixels).convert("RGB")
 
 
 def _upright(image: "Image", orientation: int) -> "Image":

@@ -49,8 +49,10 @@ class StepAttention:
                 qkv = qkv + _bias(description, weights)
         group = description.group_size
         query = qkv.slice("qkv_group", "group", start=0, length=group)
-        key, value = qkv["qkv_group", group], qkv["qkv_group", group + 1]
+        key = qkv["qkv_group", group]
+        value = qkv["qkv_group", group + 1] if description.has_values else key
         query, key = self._normalized(query, key, description, weights)
+        value = normalized(value, description.value_norm, weights, "value_norm", "head_dim")
         if rotation is not None:
             with jax.named_scope("rope"):
                 is_adjacent = description.rotation is not None and description.rotation.is_adjacent

@@ -9,6 +9,10 @@ from service.errors import UnsupportedModel
 from service.models.description import Activation
 
 MAX_CONFIG_INT = 2**31 - 1
+# Of numbers that a description has as many parts of. The largest models have 128 layers, and 512 experts in each.
+MAX_LAYERS, MAX_EXPERTS = 1024, 2048
+SIZES = ("_size", "_dim")  # keys that end so are no numbers of parts
+_PARTS = (("layer", MAX_LAYERS), ("depth", MAX_LAYERS), ("expert", MAX_EXPERTS))
 # Source: transformers `activations.py` (ACT2CLS): names of one function, which differ in how they compute it
 ACTIVATIONS = {
     **dict.fromkeys(("gelu", "gelu_python"), Activation.GELU),
@@ -41,8 +45,10 @@ class HubConfig:
         value = self.values.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UnsupportedModel(self.uri, f"config.json: {key} is {value!r}, which should be a positive integer.")
-        if value > MAX_CONFIG_INT:
-            raise UnsupportedModel(self.uri, f"config.json: {key} is larger than {MAX_CONFIG_INT}.")
+        most = next((most for part, most in _PARTS if part in key and not key.endswith(SIZES)), MAX_CONFIG_INT)
+        # Defends against T43.
+        if value > most:
+            raise UnsupportedModel(self.uri, f"config.json: {key} is larger than {most}.")
         return value
 
     def optional_int(self, key: str, default: int) -> int:

@@ -119,15 +119,15 @@ class Decoder:
 
     def initial_cache(self, layout: CacheLayout, group: LayerGroup) -> Cache:
         """Return a layer group's empty cache: that of each of its layers."""
-        heads = self.config.heads
+        attentions = (self.config.layers[number].attention for number in group.layers)
         return tuple(
             self._kernel.initial_cache(
                 layout,
-                num_kv_heads=heads.num_kv_heads,
-                head_dim=heads.head_dim,
+                num_kv_heads=attention.num_kv_heads,
+                head_dim=attention.head_dim,
                 dtype=self.dtype if self.kv_dtype is None else self.kv_dtype,
             )
-            for _ in group.layers
+            for attention in attentions
         )
 
     def embed(
@@ -207,6 +207,8 @@ class Decoder:
             made = feed_forward(x, layer.feed_forward, own, multiply)
             added = normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
             hidden = hidden + _scaled(added, layer.residual_multiplier)
+            if layer.has_output_scale:
+                hidden = hidden * own["output_scale"]["one", 0]
             if inputs.added is not None and number < len(inputs.added):
                 hidden = hidden + hax.named(inputs.added[number], ("token", "embed"))
             new_cache.append(new_layer_cache)

@@ -150,6 +150,8 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
     else:
         yield from _feed_forward(layer.feed_forward, ours, theirs, embed, names)
     yield from norm(layer.mlp_post_norm, "mlp_post_norm", names.mlp_post_norm)
+    if layer.has_output_scale:
+        yield _plain(ours + "output_scale", ("one",), (1,), f"{theirs}{names.output_scale}")
 
 
 def _attention(attention: Attention, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
@@ -179,6 +181,8 @@ def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNam
     # How many of queries, keys and values belong to a key-value head, and how often each comes.
     members_of = ((group, 1), (1, attention.kv_copies), (1, attention.kv_copies))
     tensors = names.qkv
+    if not attention.has_values:
+        members_of, tensors = members_of[:2], tensors[:2]
     if embed is None and not attention.has_key_bias:
         members_of, tensors = (members_of[0], members_of[2]), (tensors[0], tensors[2])
     rows = [heads // copies * members * dim for members, copies in members_of]

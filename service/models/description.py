@@ -5,6 +5,7 @@ so they share executables.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -67,6 +68,8 @@ class Attention:
     has_sinks: bool = False  # whether a score of each query head takes its share of the softmax for nothing
     has_gates: bool = False  # whether a number of each query head, computed of the layer's input, multiplies its result
     is_exclusive: bool = False  # whether a result loses what it has in the direction of its token's own value
+    has_values: bool = True  # whether values have a projection; otherwise they are the keys before their norm
+    value_norm: Norm | None = None
     kv_copies: int = 1  # consecutive key-value heads that are copies of one in the checkpoint
 
     @property
@@ -154,6 +157,7 @@ class Layer:
     attention_post_norm: Norm | None = None
     mlp_post_norm: Norm | None = None
     residual_multiplier: float = 1.0  # of every branch
+    has_output_scale: bool = False  # whether a number that is learned multiplies what leaves the layer
     memory_attention: Attention | None = None
     memory_norm: Norm | None = None
 
@@ -183,6 +187,7 @@ class TensorNames:
     has_transposed_experts: bool = False  # whether the weights of experts are stored [in, out]
     sinks: str | None = None
     head_gates: str | None = None
+    output_scale: str | None = None
     norm_gates: tuple[tuple[str, str], ...] = ()  # norms, and the prefix of the two matrices of each one's gate
     memory_norm: str | None = None
     memory_qkv: tuple[str, ...] = ()
@@ -323,8 +328,14 @@ class DecoderConfig:
 
     @property
     def heads(self) -> Attention:
-        """The attention of one layer, in whose number and width of heads all agree."""
+        """The attention of the first layer, for a model whose layers agree in what is asked."""
         return self.layers[0].attention
+
+    @property
+    def head_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The numbers of key-value heads and the dimensions of a head that layers have, each pair once."""
+        attentions = (layer.attention for layer in self.layers)
+        return tuple(dict.fromkeys((attention.num_kv_heads, attention.head_dim) for attention in attentions))
 
     @property
     def rotations(self) -> tuple[RopeConfig, ...]:
@@ -336,28 +347,28 @@ class DecoderConfig:
     def split_sizes(self) -> dict[str, int]:
         """The sizes that a number of devices must divide, by their names in a configuration."""
         widths = [width for layer in self.layers for width in layer.feed_forward.widths]
-        return {"num_attention_heads": self.heads.num_heads, "intermediate_size": math.gcd(*widths)}
+        num_heads = math.gcd(*(layer.attention.num_heads for layer in self.layers))
+        return {"num_attention_heads": num_heads, "intermediate_size": math.gcd(*widths)}
 
     @property
     def longest_row(self) -> int:
         """The most products that an element of a layer's matrix product sums."""
         widths = {width for layer in self.layers for width in layer.feed_forward.widths}
-        return max(self.hidden_size, self.heads.num_heads * self.heads.head_dim, *widths)
+        attended = (layer.attention.num_heads * layer.attention.head_dim for layer in self.layers)
+        return max(self.hidden_size, *attended, *widths)
 
     def split_over(self, num_devices: int) -> "DecoderConfig":
         """Return the description in which every device has whole key-value heads; see `Attention.split_over`."""
         layers = (replace(layer, attention=layer.attention.split_over(num_devices)) for layer in self.layers)
         return replace(self, layers=tuple(layers))
 
-    def kv_bytes_per_token(self, vector_bytes: int, num_kv_heads: int | None = None) -> int:
+    def kv_bytes_per_token(self, position_bytes: Callable[[Attention], int]) -> int:
         """Return the bytes of the keys and values of one token position in all layers.
 
         Args:
-            vector_bytes: the size of each key or value.
-            num_kv_heads: cached by one device, which may be a part of them or more; None for those of the model.
+            position_bytes: returns the bytes of the keys of one position of a layer, which are those of its values.
         """
-        num_cached = self.heads.num_kv_heads if num_kv_heads is None else num_kv_heads
-        return 2 * self.num_layers * num_cached * vector_bytes
+        return 2 * sum(position_bytes(layer.attention) for layer in self.layers)
 
 
 def describe_differences(one: DecoderConfig, other: DecoderConfig) -> dict[str, str]:

@@ -18,6 +18,7 @@ FAMILIES = {
     "gemma2": "gemma2",
     "gemma3": "gemma3",
     "gemma3_text": "gemma3_text",
+    **dict.fromkeys(("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"), "gemma4"),
     "glm": "glm4",
     "glm4": "glm4",
     "gpt2": "gpt2",

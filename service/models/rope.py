@@ -29,6 +29,7 @@ class RopeConfig:
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
+    num_turning: int = 0  # proportional: the first pairs of dimensions, which turn; the others do not
     attention_factor: float = 1.0  # factor of sine and cosine; 1 for all scalings but yarn and longrope
     has_truncated_range: bool = True  # yarn: the ends of the range are rounded to whole dimensions
     factors: tuple[float, ...] = ()  # longrope: of each pair of dimensions
@@ -55,6 +56,9 @@ class RopeConfig:
         match self.scaling:
             case "linear":
                 return (plain / self.factor).astype(np.float32)
+            case "proportional":
+                turns = np.arange(len(plain)) < self.num_turning
+                return np.where(turns, plain / self.factor, 0).astype(np.float32)
             case "llama3":
                 return self._llama3(plain)
             case "yarn":

@@ -14,9 +14,9 @@ from typing import Any, TextIO
 
 from starlette.types import ASGIApp
 
-from service.api.batch.names import NO_KEY
 from service.api.batch.records import is_success, tokens_of
 from service.api.batch.requests import answers, as_background, client_of
+from service.api.http.keys import OPEN_OWNER
 from service.observability.progress import progress_line
 from service.offline.batch_file import BatchError, Journal, read_lines
 
@@ -82,7 +82,7 @@ async def run_batch(api: ASGIApp, source: Path, target: Path, *, concurrency: in
             lambda: str(tally), lambda: _log(tally), log_interval_s=LOG_INTERVAL_S, out=out, keeps_last_line=True
         )
         slots = asyncio.Semaphore(concurrency)
-        background = as_background(api, NO_KEY, lambda: LINE_TIMEOUT_S)
+        background = as_background(api, OPEN_OWNER, lambda: LINE_TIMEOUT_S)
         async with client_of(background) as client, aclosing(answers(client, todo, slots, source.parent)) as answered:
             with show:
                 async for answer in answered:

@@ -69,7 +69,7 @@ def check(source_uri: str, settings: Settings) -> int:
     """Print the table, and return 0 if a start would serve the checkpoint, 1 if not.
 
     Args:
-        source_uri: `gs://bucket/prefix`, `hf://org/name[@revision]` or a folder.
+        source_uri: `gs://bucket/prefix`, `hf://org/name[/folder][@revision]` or a folder.
         settings: of the start: a tokenizer or an adapter of another place, the cache.
     """
     own = {"model_uri": source_uri, "gcs_bucket": None, "catalogue_uri": None, "models_config": None}

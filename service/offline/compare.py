@@ -29,7 +29,8 @@ def compare(variants: Sequence[str], text: Path, flags: Mapping[str, Any], confi
         StartError: a model cannot be loaded.
     """
     content = _read(text)
-    settings = [load_settings({**flags, **parse_variant(variant)}, config) for variant in variants]
+    parsed = [parse_variant(variant) for variant in variants]
+    settings = [load_settings({**flags, **own}, config, typed={name: name.upper() for name in own}) for own in parsed]
     first, second = (Scorer.of(each) for each in settings)
     token_ids, other_ids = (each.tokenizer.encode(content, add_special_tokens=True) for each in (first, second))
     if token_ids != other_ids or first.vocab_size != second.vocab_size:

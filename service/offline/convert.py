@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from io import BufferedReader
 from pathlib import Path
@@ -24,7 +24,7 @@ from service.checkpoint.layout import INDEX, PICKLED_INDEX, SnapshotLayout, dete
 from service.checkpoint.limits import LoadLimits
 from service.checkpoint.weight_files import choose_weights
 from service.errors import MalformedCheckpoint, SettingsError
-from service.models.weight_spec import bare_name
+from service.models.weight_spec import WeightSpec
 from service.observability.progress import Progress
 from service.settings import Settings
 from service.start.prefetch import weight_specs
@@ -37,8 +37,10 @@ from service.storage.source import Source, open_source
 from service.storage.store import ObjectStore, open_store
 from service.weights.headers import merged, read_headers
 from service.weights.low_rank import Update
+from service.weights.names import resolve
 from service.weights.safetensors import WIDE_DTYPES, TensorEntry
 from service.weights.safetensors_file import SafetensorsFile, tensor_bytes
+from service.weights.stacked_experts import single_names
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +52,22 @@ READ_BYTES = 8 * 1024 * 1024
 MAX_GROWTH = 2  # shared tensors are written separately; a tied embedding doubles the size of a small model
 
 type FileTensors = dict[str, tuple[OpenFile, TensorEntry]]
-type Updates = Mapping[str, Update]  # by the bare name of the tensor, in the layout of the checkpoint
+type Updates = Mapping[str, Update]  # by the name of the tensor in the files, in the layout of the checkpoint
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    """What an adapter adds to the tensors of a model."""
+
+    specs: Sequence[WeightSpec]
+    updates: Mapping[str, Update]  # by the model's name of the tensor
 
 
 def convert(source_uri: str, target_uri: str, settings: Settings, adapter_uri: str | None = None) -> int:
     """Convert a checkpoint and return the exit code.
 
     Args:
-        source_uri: `gs://bucket/prefix`, `hf://org/name[@revision]` or a folder.
+        source_uri: `gs://bucket/prefix`, `hf://org/name[/folder][@revision]` or a folder.
         target_uri: `gs://bucket/prefix` or a folder, without unrelated files.
         settings: the settings of the cache and the emulator.
         adapter_uri: an adapter to merge into the weights, which need not be pickled then; None for none.
@@ -79,7 +89,7 @@ def convert(source_uri: str, target_uri: str, settings: Settings, adapter_uri: s
         )
 
     cache = CheckpointCache(settings.local_model_cache, max_checkpoints=settings.max_cached_models)
-    updates = {} if adapter_uri is None else _updates(source_uri, adapter_uri, open_location, settings, cache)
+    adapter = None if adapter_uri is None else _adapter(source_uri, adapter_uri, open_location, settings, cache)
     source = open_location(location)
     with closing(source):
         objects = source.list()
@@ -90,15 +100,15 @@ def convert(source_uri: str, target_uri: str, settings: Settings, adapter_uri: s
         with open_pulled(source.uri, pulled, weights, Progress(), None) as opened:
             shards = dict(_shards(source.uri, opened))
             _check_target(store, {*shards, *(info.name for info in copied), INDEX})
-            _check_updates(source.uri, shards, updates)
+            updates = {} if adapter is None else _by_stored_name(source.uri, adapter, shards)
             _write(store, shards, opened, [(info.name, pulled.path / info.name) for info in copied], updates)
     logger.info("conversion complete", extra={"uri": store.uri, "files": len(shards)})
     return 0
 
 
-def _updates(
+def _adapter(
     source_uri: str, adapter_uri: str, open_location: OpenSource, settings: Settings, cache: CheckpointCache
-) -> Updates:
+) -> _Adapter:
     """Return an adapter's updates of a checkpoint's tensors."""
     located = locate(source_uri, open_location, adapter_uri=adapter_uri)
     if not isinstance(located.layout, SnapshotLayout):
@@ -107,20 +117,34 @@ def _updates(
     assert located.adapter is not None, "it was asked for"
     specs = weight_specs(settings, located)
     limits = LoadLimits(cache, Progress(), settings.stream_staging_bytes)
-    tensors = {source.name: source for spec in specs for source in spec.sources}
-    return {
-        bare_name(name): update.transposed if tensors[name].is_transposed else update
-        for name, update in read_updates(located.adapter, specs, limits).items()
+    return _Adapter(specs, read_updates(located.adapter, specs, limits))
+
+
+def _by_stored_name(uri: str, adapter: _Adapter, shards: Mapping[str, FileTensors]) -> Updates:
+    """Return updates by the names in the files, those of copies too.
+
+    Raises:
+        MalformedCheckpoint: a tensor to update is not stored as it is: it is quantized, or stacked with others.
+    """
+    stored = {
+        name: entry for file, tensors in shards.items() if "/" not in file for name, (_, entry) in tensors.items()
     }
-
-
-def _check_updates(uri: str, shards: Mapping[str, FileTensors], updates: Updates) -> None:
-    """Check that the tensors to update are stored as they are, and not quantized."""
-    stored = {bare_name(name): entry for tensors in shards.values() for name, (_, entry) in tensors.items()}
-    for name in updates:
-        if name not in stored or stored[name].dtype_name not in WIDE_DTYPES:
-            reason = "is quantized, so nothing can be added to it. Merge the adapter into the unquantized checkpoint."
-            raise MalformedCheckpoint(uri, name, reason)
+    model = {source.name: source for spec in adapter.specs for source in spec.sources}
+    names = single_names(stored, model)
+    tensors = {tensor.name for spec in adapter.specs for source in spec.sources for tensor in source.stored}
+    found = resolve(uri, adapter.specs, {"": names}, optional=tensors, zeros=frozenset)
+    of_model = [*found.tensors.items(), *found.copies]
+    updates: dict[str, Update] = {}
+    for name, update in adapter.updates.items():
+        places = [place.name for of, place in of_model if of == name]
+        wide = [place for place in places if place in stored and stored[place].dtype_name in WIDE_DTYPES]
+        if not places or wide != places:
+            is_stacked = any(place not in stored for place in places)
+            reason = "is stacked with others" if is_stacked else "is quantized"
+            remedy = "save it with save_pretrained()" if is_stacked else "merge into the unquantized checkpoint"
+            raise MalformedCheckpoint(uri, name, f"{reason}, so nothing can be added to it here; {remedy}.")
+        updates |= dict.fromkeys(places, update.transposed if model[name].is_transposed else update)
+    return updates
 
 
 def _weights(source: Source, objects: Sequence[ObjectInfo], *, may_be_safe: bool) -> list[ObjectInfo]:
@@ -181,7 +205,7 @@ def _write(
     budget = RetryBudget(replace(opened.budget.limits, deadline_s=math.inf))
 
     def write(file: str) -> None:
-        of_file = {name: updates[bare_name(name)] for name in shards[file] if bare_name(name) in updates}
+        of_file = {name: updates[name] for name in shards[file] if name in updates and "/" not in file}
         stream = SafetensorsFile(shards[file], budget, of_file)
         with closing(BufferedReader(stream, READ_BYTES)) as content:
             store.write(file, content)

@@ -48,8 +48,9 @@ def import_checkpoint(source: str, target: str, *, emulator_host: str | None) ->
         AccessDenied, TransferFailed: the Hub or the bucket refuses access, or a file does not match its digest.
     """
     hub, bucket = parse_location(source, "SOURCE"), parse_location(target, "TARGET")
-    if not isinstance(hub, HubLocation):
-        raise SettingsError("SOURCE", f"{source!r} is not on the Hub. Write hf://org/name or hf://org/name@revision.")
+    if not isinstance(hub, HubLocation) or hub.folder:
+        where = "is a folder of a repository" if isinstance(hub, HubLocation) else "is not on the Hub"
+        raise SettingsError("SOURCE", f"{source!r} {where}. Write hf://org/name or hf://org/name@revision.")
     if not isinstance(bucket, GcsLocation) or not bucket.prefix:
         raise SettingsError("TARGET", f"{target!r} is not a folder of a bucket. Write gs://bucket/folder.")
     commit, entries = _listed(hub)

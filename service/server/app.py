@@ -14,6 +14,7 @@ from types import FrameType
 from typing import override
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from service.api.http.access_log import AccessLog
 from service.errors import CannotListen
@@ -23,6 +24,7 @@ from service.server.connection import connection_class
 from service.server.cors import with_cors
 from service.server.drain import drain
 from service.server.early import EarlyAnswers
+from service.server.hosts import HostCheck, is_loopback
 from service.server.service import Service
 from service.server.watchdog import end_after
 from service.settings import Settings
@@ -103,7 +105,12 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
         wait_s=settings.request_timeout,
         queue_timeout_s=settings.queue_timeout,
     )
-    app = AccessLog(early, metrics=service.metrics, strict_fields=settings.strict_fields, tracer=lambda: service.tracer)
+    answers: ASGIApp = early
+    if is_loopback(listener.getsockname()[0]) and not (settings.api_keys or settings.api_key_file):
+        answers = HostCheck(early, hosts=settings.host_names, origins=settings.allowed_origins)
+    app = AccessLog(
+        answers, metrics=service.metrics, strict_fields=settings.strict_fields, tracer=lambda: service.tracer
+    )
     config = uvicorn.Config(
         with_cors(app, settings.allowed_origins),
         http=connection_class(),

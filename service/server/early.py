@@ -24,7 +24,7 @@ from service.errors import (
     UnknownRoute,
 )
 from service.server.admin import ADAPTER_PATHS, PREFIX, STATS_PATHS, AdminRoutes, admin_route
-from service.server.pages import PAGES, send_page
+from service.server.pages import FONTS, PAGES, send_page
 from service.server.service import Service
 
 # These are answered at once, whatever the state of the start.
@@ -61,7 +61,7 @@ class EarlyAnswers:
         """
         self._service = service
         self._keys, self._admin = keys, AdminRoutes(service, admin_keys)
-        self._pages = PAGES if has_pages else {}
+        self._has_pages = has_pages
         self._has_metrics = has_metrics
         self._max_waiting = max_waiting
         self._wait_s, self._queue_timeout_s = wait_s, queue_timeout_s
@@ -80,17 +80,18 @@ class EarlyAnswers:
             return service.api is not None
         if path in IMMEDIATE_PATHS:
             return path not in METRICS_PATHS or self._has_metrics
-        is_own = path in self._pages or path in STATS_PATHS | ADAPTER_PATHS or path.startswith(PREFIX)
+        is_own = self._page_route(path) is not None or path in STATS_PATHS | ADAPTER_PATHS or path.startswith(PREFIX)
         return service.decided.is_set() and not service.is_draining and not is_own
 
     async def _is_answered(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer a request, after a wait if it is early; return False if it is for the API after all."""
         call, path = call_of(scope), scope["path"]
-        call.route = path if path in IMMEDIATE_PATHS or path in self._pages else admin_route(path) or "early"
+        page = self._page_route(path)
+        call.route = path if path in IMMEDIATE_PATHS else page or admin_route(path) or "early"
         try:
             if admin_route(path) is not None:
                 await send_answer(await self._admin.answer(scope, receive), scope, send)
-            elif path in self._pages:
+            elif page is not None:
                 await send_page(path, scope, send)
             elif path in METRICS_PATHS and not self._has_metrics:
                 raise UnknownRoute("There is no such route: ENABLE_METRICS is false.")
@@ -104,6 +105,12 @@ class EarlyAnswers:
         except (RequestError, EngineError) as error:
             await respond(error, scope, send, closes=True)
         return True
+
+    def _page_route(self, path: str) -> str | None:
+        """Return the route of a page or of their fonts; None of another path."""
+        if not self._has_pages:
+            return None
+        return FONTS if path.startswith(FONTS) else path if path in PAGES else None
 
     async def _wait(self, call: Call, scope: Scope) -> None:
         """Delay an early request until the start has succeeded or failed, if there is room for it to wait.

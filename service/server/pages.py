@@ -16,10 +16,13 @@ from typing import NamedTuple
 
 from starlette.types import Scope, Send
 
-from service.errors import MethodNotAllowed
+from service.errors import MethodNotAllowed, UnknownRoute
 
 FOLDER = Path(__file__).parent / "html"
 PAGES = {"/": "chat.html", "/vectors": "vectors.html", "/hear": "hear.html", "/docs": "docs.html"}
+FONTS = "/fonts/"  # of mathematics, which a browser asks for when an answer has some
+FONT_NAME = re.compile(r"KaTeX_\w+-\w+\.woff2")
+FONT_MAX_AGE_S = 24 * 60 * 60
 ALLOWED_METHODS = ("GET", "HEAD")
 
 
@@ -43,13 +46,17 @@ def load(name: str) -> Page:
 
 
 async def send_page(path: str, scope: Scope, send: Send) -> None:
-    """Send the page of a path, compressed if the browser accepts that; to HEAD, its headers alone.
+    """Send the page or the font of a path, a page compressed if the browser accepts that; to HEAD, its headers alone.
 
     Raises:
         MethodNotAllowed: another method.
+        UnknownRoute: there is no such font.
     """
     if scope["method"] not in ALLOWED_METHODS:
         raise MethodNotAllowed(", ".join(ALLOWED_METHODS))
+    if path.startswith(FONTS):
+        await _send_font(path.removeprefix(FONTS), scope, send)
+        return
     page = load(PAGES[path])
     encodings = b",".join(value for name, value in scope["headers"] if name == b"accept-encoding")
     is_compressed = b"gzip" in encodings
@@ -65,7 +72,25 @@ async def send_page(path: str, scope: Scope, send: Send) -> None:
         "x-content-type-options": "nosniff",
         **({"content-encoding": "gzip"} if is_compressed else {}),
     }
-    encoded = [(name.encode(), value.encode()) for name, value in sent.items()]
+    await _send(sent, body, scope, send)
+
+
+async def _send_font(name: str, scope: Scope, send: Send) -> None:
+    path = FOLDER / "fonts" / name
+    if not FONT_NAME.fullmatch(name) or not path.is_file():
+        raise UnknownRoute("There is no such font.")
+    body = path.read_bytes()
+    sent = {
+        "content-type": "font/woff2",
+        "content-length": str(len(body)),
+        "cache-control": f"max-age={FONT_MAX_AGE_S}",
+        "x-content-type-options": "nosniff",
+    }
+    await _send(sent, body, scope, send)
+
+
+async def _send(headers: dict[str, str], body: bytes, scope: Scope, send: Send) -> None:
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": 200, "headers": encoded})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
@@ -83,7 +108,8 @@ def _policy(content: bytes) -> str:
     """Return a policy that allows the page's own scripts, its own styles, and requests to this service."""
     return (
         f"default-src 'none'; script-src {_digests('script', content)}; style-src {_digests('style', content)}; "
-        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "connect-src 'self'; font-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
 

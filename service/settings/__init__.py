@@ -45,8 +45,8 @@ class Settings(BaseModel):
     # Models: one, or a catalogue of models that are loaded on demand.
     model_uri: str | None = Field(
         default=None,
-        description="The checkpoint: `gs://bucket/prefix`, `hf://org/name[@revision]` or a path. Unset: the demo "
-        "model.",
+        description="The checkpoint: `gs://bucket/prefix`, `hf://org/name[/folder][@revision]` or a path. Unset: the "
+        "demo model.",
     )
     model_name: str | None = Field(
         default=None,
@@ -414,6 +414,12 @@ class Settings(BaseModel):
         description="Whether to refuse requests with fields that have no effect here. Otherwise they are served, and "
         "the header `x-levserve-ignored` names such fields.",
     )
+    allowed_hosts: str | None = Field(
+        default=None,
+        description="Names, separated by commas, that the service answers to besides `localhost` while it listens on "
+        "its own machine alone and has no API_KEY; `.example.com` is all names that end so, `*` any. Such a service "
+        "refuses other names, under which pages in a browser could reach it.",
+    )
     cors_origins: str | None = Field(
         default=None,
         description="Origins, separated by commas, whose pages may use the API from a browser, such as "
@@ -584,6 +590,11 @@ class Settings(BaseModel):
     def api_keys(self) -> tuple[str, ...]:
         """The keys in API_KEY; empty if it is unset."""
         return _keys(self.api_key)
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """The names in ALLOWED_HOSTS."""
+        return tuple(name for part in (self.allowed_hosts or "").split(",") if (name := part.strip()))
 
     @property
     def allowed_origins(self) -> tuple[str, ...]:

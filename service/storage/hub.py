@@ -32,7 +32,7 @@ NUM_WORKERS = 4  # concurrent files; huggingface_hub also parallelizes each down
 
 
 class HubSource:
-    """The files of one model repository at one commit."""
+    """The files of one model repository, or of a folder of it, at one commit."""
 
     def __init__(self, location: HubLocation, *, cache_root: Path, limits: TransferLimits) -> None:
         """Find the Hub's client.
@@ -42,6 +42,7 @@ class HubSource:
         """
         self.uri = location.uri
         self._repo, self._revision = location.repo, location.revision
+        self._prefix = f"{location.folder}/" if location.folder else ""  # of the names in the repository
         self._folder = cache_root.expanduser().absolute() / "hub"
         self._limits = limits
         self._commit: str | None = None
@@ -59,10 +60,10 @@ class HubSource:
         """Do nothing: huggingface_hub owns its connections."""
 
     def list(self) -> tuple[ObjectInfo, ...]:
-        """List the repository's files, pinned to the current commit of the revision.
+        """List the files, pinned to the current commit of the revision.
 
         Raises:
-            CheckpointNotFound: there is no such repository or revision, or it is empty.
+            CheckpointNotFound: there is no such repository, revision or folder, or it is empty.
             AccessDenied: the repository is gated or the token is refused.
             TransferFailed: the Hub is unreachable and no earlier start downloaded this repository.
         """
@@ -74,12 +75,18 @@ class HubSource:
         except TransferFailed as error:
             return self._list_offline(error)
         self._commit = info.sha
-        self._sha256 = {file.rfilename: file.lfs.sha256 for file in info.siblings or () if file.lfs is not None}
-        objects = tuple(ObjectInfo(file.rfilename, file.size or 0) for file in info.siblings or ())
+        files = {
+            file.rfilename.removeprefix(self._prefix): file
+            for file in info.siblings or ()
+            if file.rfilename.startswith(self._prefix)
+        }
+        self._sha256 = {name: file.lfs.sha256 for name, file in files.items() if file.lfs is not None}
+        objects = tuple(ObjectInfo(name, file.size or 0) for name, file in files.items())
         for item in objects:
             check_name(self.uri, item.name)
         if not objects:
-            raise CheckpointNotFound(self.uri, "the repository is empty.")
+            what = f"the repository has no folder {self._prefix!r}." if self._prefix else "the repository is empty."
+            raise CheckpointNotFound(self.uri, what)
         return objects
 
     def read(self, info: ObjectInfo) -> bytes:
@@ -95,7 +102,7 @@ class HubSource:
     def is_on_this_machine(self, objects: Sequence[ObjectInfo], cache: CheckpointCache | None) -> bool:
         """Return whether an earlier start downloaded all of these files at the listed commit."""
         place = {"revision": self._commit or self._revision, "cache_dir": self._folder}
-        paths = (self._hub.try_to_load_from_cache(self._repo, info.name, **place) for info in objects)
+        paths = (self._hub.try_to_load_from_cache(self._repo, self._prefix + info.name, **place) for info in objects)
         return self._offline is not None or all(isinstance(path, str) for path in paths)
 
     def pull(
@@ -156,14 +163,14 @@ class HubSource:
             AccessDenied, CheckpointNotFound, TransferFailed: as in `list`.
         """
         place = {"revision": self._commit or self._revision, "cache_dir": self._folder}
-        path = self._hub.try_to_load_from_cache(self._repo, info.name, **place)
+        path = self._hub.try_to_load_from_cache(self._repo, self._prefix + info.name, **place)
         if isinstance(path, str):
             with Path(path).open("rb") as file:
                 file.seek(start)
                 yield _Bytes(file.read(num_bytes))
             return
         budget.check(self.uri, info.name)
-        url = self._hub.hf_hub_url(self._repo, info.name, revision=place["revision"])
+        url = self._hub.hf_hub_url(self._repo, self._prefix + info.name, revision=place["revision"])
         headers = {**self._hub.utils.build_hf_headers(), "Range": f"bytes={start}-{start + num_bytes - 1}"}
         with hub_errors(self.uri, self._repo, self._revision, info.name):
             timeout_s = self._limits.read_timeout_s
@@ -184,11 +191,12 @@ class HubSource:
             share.add(num_bytes)
 
         place = {"revision": self._commit or self._revision, "cache_dir": self._folder}
-        is_cached = isinstance(self._hub.try_to_load_from_cache(self._repo, info.name, **place), str)
+        is_cached = isinstance(self._hub.try_to_load_from_cache(self._repo, self._prefix + info.name, **place), str)
         expected, actual = self._sha256.get(info.name), None
         for _ in range(2):
             with hub_errors(self.uri, self._repo, self._revision, info.name):
-                path = Path(self._hub.hf_hub_download(self._repo, info.name, tqdm_class=_counting_bar(count), **place))
+                name = self._prefix + info.name
+                path = Path(self._hub.hf_hub_download(self._repo, name, tqdm_class=_counting_bar(count), **place))
             if is_cached or expected is None or (actual := _sha256(path)) == expected:
                 share.fill()
                 return path
@@ -216,7 +224,7 @@ class HubSource:
         except OSError:
             raise error from None
         logger.warning("the Hub is unreachable; serving the files of an earlier download", extra={"folder": folder})
-        self._offline = LocalSource(LocalLocation(Path(folder)))
+        self._offline = LocalSource(LocalLocation(Path(folder, self._prefix)))
         return self._offline.list()
 
 

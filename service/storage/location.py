@@ -7,11 +7,13 @@ from urllib.parse import unquote
 
 from service.errors import SettingsError
 
-SUPPORTED_FORMS = "gs://bucket/prefix, hf://org/name[@revision], or a path"
+SUPPORTED_FORMS = "gs://bucket/prefix, hf://org/name[/folder][@revision], or a path"
 
 # Source: https://cloud.google.com/storage/docs/buckets#naming
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _HUB_REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+# In the address of a page these follow the repository.
+_HUB_FOLDER = re.compile(r"(?!(?:tree|blob|resolve)(?:/|$))[\w-][\w.-]*(/[\w-][\w.-]*)*")
 _HUB_REVISION = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
 _HUB_PAGE = re.compile(
     r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
@@ -35,14 +37,16 @@ class GcsLocation:
 
 @dataclass(frozen=True, slots=True)
 class HubLocation:
-    """A model repository of the Hugging Face Hub."""
+    """A model repository of the Hugging Face Hub, or a folder of one."""
 
     repo: str  # org/name
     revision: str | None = None  # a branch, a tag or a commit; None for the default branch
+    folder: str = ""  # without a slash at either end; empty for the whole repository
 
     @property
     def uri(self) -> str:
-        return f"hf://{self.repo}@{self.revision}" if self.revision else f"hf://{self.repo}"
+        folder = f"/{self.folder}" if self.folder else ""
+        return f"hf://{self.repo}{folder}@{self.revision}" if self.revision else f"hf://{self.repo}{folder}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,8 @@ def parse_location(uri: str, variable: str = "MODEL_URI") -> Location:
     """Parse an address.
 
     Args:
-        uri: `gs://bucket/prefix`, `hf://org/name[@revision]`, `file:///path`, or an absolute, relative or `~` path.
+        uri: `gs://bucket/prefix`, `hf://org/name[/folder][@revision]`, `file:///path`, or an absolute, relative or `~`
+            path.
         variable: the setting that the address comes from, for the error message.
 
     Raises:
@@ -101,12 +106,14 @@ def _gcs(rest: str, uri: str, variable: str) -> GcsLocation:
 
 
 def _hub(rest: str, uri: str, variable: str) -> HubLocation:
-    repo, at, revision = rest.strip("/").partition("@")
-    if not _HUB_REPO.fullmatch(repo) or (at and not _HUB_REVISION.fullmatch(revision)):
+    name, at, revision = rest.strip("/").partition("@")
+    repo, folder = "/".join(name.split("/")[:2]), "/".join(name.split("/")[2:])
+    is_named = _HUB_REPO.fullmatch(repo) and (not folder or _HUB_FOLDER.fullmatch(folder))
+    if not is_named or (at and not _HUB_REVISION.fullmatch(revision)):
         raise SettingsError(
             variable, f"{uri!r} does not name a repository and revision. Write hf://org/name or hf://org/name@revision."
         )
-    return HubLocation(repo, revision or None)
+    return HubLocation(repo, revision or None, folder)
 
 
 def _local(text: str, variable: str) -> LocalLocation:

@@ -58,6 +58,7 @@ class ChatTemplate:
         self._place = (uri, file)
         self._tool_call_parser = tool_call_parser
         self._special_tokens = dict(special_tokens)
+        self._images_of_results: bool | None = None
         if is_isolated:
             self._template = TemplateProcess(source, uri, file)
         else:
@@ -166,7 +167,24 @@ class ChatTemplate:
         except InvalidParameter:
             return True
 
-    def _render_call(self, arguments: Any, result: str) -> str:
+    def writes_images_of_results(self, placeholder: str) -> bool:
+        """Whether an image in a message of a tool is written, beside its text.
+
+        Args:
+            placeholder: what it writes for an image.
+        """
+        if self._images_of_results is None:
+            mark = "a result"
+            try:
+                plain = self._render_call({}, mark)
+                shown = self._render_call({}, [{"type": "image"}, {"type": "text", "text": mark}])
+            except InvalidParameter:
+                self._images_of_results = False
+            else:
+                self._images_of_results = mark in shown and shown.count(placeholder) == plain.count(placeholder) + 1
+        return self._images_of_results
+
+    def _render_call(self, arguments: Any, result: str | list[dict[str, str]]) -> str:
         function = {"name": "f", "arguments": arguments}
         call = {"id": "call00001", "type": "function", "function": function}
         messages = [
@@ -175,7 +193,7 @@ class ChatTemplate:
             {"role": "tool", "content": result, "tool_call_id": "call00001", "name": "f"},
         ]
         if self.reads_parts_alone:
-            messages = [turn | {"content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
+            messages = [turn | {"content": _as_parts(turn["content"])} for turn in messages]
         return self._render(messages)
 
     @cached_property
@@ -259,6 +277,10 @@ def marked(content: str | list[dict[str, str]], mark: str) -> str | list[dict[st
         return [*content, {"type": "text", "text": mark}]
     part = content[last]
     return [*content[:last], {**part, "text": f"{part['text']}{mark}"}, *content[last + 1 :]]
+
+
+def _as_parts(content: str | list[dict[str, str]]) -> list[dict[str, str]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _last_text(content: str | list[dict[str, str]]) -> str:

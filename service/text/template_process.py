@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from service.errors import TemplateFailed
+from service.errors import TemplateFailed, WorkerKilled
 from service.worker.process import MEBIBYTE, Call, WorkerProcess
 
 if TYPE_CHECKING:  # Jinja is imported by the process alone
@@ -47,7 +47,11 @@ class TemplateProcess:
             MalformedCheckpoint: it does not compile.
             TemplateFailed: it has exceeded a limit of its process.
         """
-        return frozenset(json.loads(self._process.first_answer()))
+        try:
+            answer = self._process.first_answer()
+        except WorkerKilled:  # which says nothing of the template; another process has been started
+            answer = self._process.first_answer()
+        return frozenset(json.loads(answer))
 
     def render(self, arguments: Mapping[str, Any]) -> str:
         """Return the output; raises as `SandboxedTemplate.render`, and TemplateFailed for an exceeded limit."""

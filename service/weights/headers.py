@@ -13,10 +13,12 @@ from service.storage.objects import read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.names import FoundTensor, Resolution, resolve
-from service.weights.safetensors import DTYPES, Header, TensorEntry, read_header
+from service.weights.safetensors import DTYPES, MAX_TENSORS, Header, TensorCount, TensorEntry, read_header
 from service.weights.stacked_experts import layout_of, with_single_experts
 from service.weights.strided import transposed_entry
 
+# Of one weight: values, scales, zeros and permutations, and some more; and other tensors, such as those of images.
+PARTS_PER_TENSOR, OTHER_TENSORS = 8, 4096
 SAFETENSORS_SUFFIX = ".safetensors"
 MAX_ZEROS_BYTES = 1 << 20  # of a bias; those of rows in a model's widest layer have less
 COPY = "copy {} of {}"  # among the entries of a file: a tensor that must equal another
@@ -43,16 +45,23 @@ class ModelTensors:
     resolution: Resolution
 
 
-def read_headers(files: Sequence[OpenFile], budget: RetryBudget) -> list[Header]:
-    """Read the headers of several objects in parallel.
+def read_headers(files: Sequence[OpenFile], budget: RetryBudget, max_tensors: int = MAX_TENSORS) -> list[Header]:
+    """Read the headers of several objects in parallel, which may have so many tensors together.
 
     Raises:
-        MalformedCheckpoint: a header does not describe the bytes that follow it.
+        MalformedCheckpoint: a header does not describe the bytes that follow it, or they have too many tensors.
         RefusedPickle: a pickle contains something other than tensors.
         ObjectChanged, TransferFailed: see `RangeReader`.
     """
     with ThreadPoolExecutor(min(len(files), budget.limits.num_workers), thread_name_prefix="header") as pool:
-        return list(pool.map(lambda file: _read(file, budget), files))
+        count = TensorCount(max_tensors)
+        return list(pool.map(lambda file: _read(file, budget, count), files))
+
+
+def max_tensors(specs: Iterable[WeightSpec]) -> int:
+    """Return how many tensors the files may have from which weights are made: each in parts, beside others."""
+    num_wanted = sum(len(spec.sources) for spec in specs)
+    return min(MAX_TENSORS, PARTS_PER_TENSOR * num_wanted + OTHER_TENSORS)
 
 
 def entries_of(specs: Sequence[WeightSpec], headers: Sequence[Header]) -> ModelTensors:
@@ -197,9 +206,9 @@ def _is_one(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     return [size for size in shape if size != 1] == [size for size in expected if size != 1]
 
 
-def _read(file: OpenFile, budget: RetryBudget) -> Header:
+def _read(file: OpenFile, budget: RetryBudget, count: TensorCount) -> Header:
     if file.info.name.endswith(SAFETENSORS_SUFFIX):
-        header = read_header(file, budget)
+        header = read_header(file, budget, count)
     else:
         from service.weights.pickled.header import read_pickled_header  # few checkpoints are pickled
 

@@ -6,6 +6,7 @@ Source: https://github.com/huggingface/safetensors#format (u64 header length, JS
 import json
 import math
 import struct
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,9 @@ DTYPES = {
 }
 # The library's own bound; a header this long names millions of tensors.
 MAX_HEADER_BYTES = 100_000_000
+MAX_TENSORS = 262_144  # of all files of a checkpoint; an entry takes most of a kilobyte
+# Signs between the values of a header: those of an entry, and of what else it may have.
+SIGNS_PER_TENSOR, OTHER_SIGNS = 24, 200_000
 INT64_MAX, MAX_AXES = 2**63 - 1, 16
 LFS_POINTER = b"version https://git-lfs"  # source: git-lfs `docs/spec.md`
 PREFIX_BYTES = 8  # the length of the header
@@ -56,7 +60,27 @@ class Header:
     extents: tuple[Extent, ...]  # all bytes after `data`
 
 
-def read_header(file: OpenFile, budget: RetryBudget) -> Header:
+class TensorCount:
+    """How many tensors the headers of a checkpoint's files may still have; safe to use from several threads."""
+
+    def __init__(self, most: int = MAX_TENSORS) -> None:
+        self._most, self._left, self._lock = most, most, threading.Lock()
+
+    def check(self, uri: str, file: str, header: bytes) -> None:
+        """Count the tensors of a header, before it is parsed.
+
+        Raises:
+            MalformedCheckpoint: it has more than are left, or values besides those of tensors.
+        """
+        with self._lock:
+            self._left -= header.count(b'"data_offsets"')
+            left = self._left
+        # Defends against T45.
+        if left < 0 or header.count(b":") + header.count(b",") > SIGNS_PER_TENSOR * self._most + OTHER_SIGNS:
+            raise MalformedCheckpoint(uri, file, f"the headers have more than {self._most} tensors, too many for it.")
+
+
+def read_header(file: OpenFile, budget: RetryBudget, count: TensorCount | None = None) -> Header:
     """Read the header of one object.
 
     Raises:
@@ -69,6 +93,7 @@ def read_header(file: OpenFile, budget: RetryBudget) -> Header:
     if num_bytes > len(data):
         data += read_range(source, info, len(data), num_bytes - len(data), budget)
     data = data[:num_bytes]
+    (count or TensorCount()).check(source.uri, info.name.rpartition("/")[2], data)
     entries = parse_header(source.uri, info.name.rpartition("/")[2], data, info.size_bytes)
     return Header(file, data, entries, _extents(entries.values()))
 

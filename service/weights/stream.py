@@ -24,7 +24,7 @@ from service.storage.retry import TransferLimits
 from service.weights.assembly import Assembly
 from service.weights.consumer import TensorConsumer
 from service.weights.copies import CopySums, Sums, check_copies
-from service.weights.headers import TensorCopy, entries_of, read_headers, stored_tensors
+from service.weights.headers import TensorCopy, entries_of, max_tensors, read_headers, stored_tensors
 from service.weights.low_rank import Update
 from service.weights.names import Resolution, shown
 from service.weights.packed.layers import PackedWeights
@@ -86,12 +86,12 @@ def stream_weights(
     # A checksum mismatch is rare enough to start over; a second one is no accident of the network.
     for is_last_try in (False, True):
         try:
-            headers = read_headers(opened.files, opened.budget)
+            headers = read_headers(opened.files, opened.budget, max_tensors(specs))
             found = entries_of(specs, headers)
         except MalformedCheckpoint as error:
             # A header is verified only once the whole object has arrived, so the error may come from a flipped bit.
             logger.warning("invalid header; reading the headers again", extra={"reason": str(error)})
-            headers = read_headers(opened.files, opened.budget)
+            headers = read_headers(opened.files, opened.budget, max_tensors(specs))
             found = entries_of(specs, headers)
         entries = found.entries
         if is_last_try:

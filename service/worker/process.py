@@ -28,7 +28,7 @@ from enum import IntEnum
 from typing import IO, Any, NamedTuple
 
 from service import errors
-from service.errors import ServiceError
+from service.errors import MalformedCheckpoint, RequestError, ServiceError, TemplateFailed, WorkerKilled
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,11 @@ START_S = 60.0  # of a new process, on a busy machine, in addition to a call's o
 WALL_S_PER_PROCESSOR_S = 4.0
 # An answer takes less memory than what it was made from.
 MAX_ANSWER_SHARE = 1 / 8
+# Errors of requests that a function may raise have these; others would say what only the service may, or set headers.
+RAISED_STATUSES = frozenset({400, 413})
+# What ends a process that has exceeded a limit, or that has a bug; another one was sent from outside.
+OWN_SIGNALS = frozenset({signal.SIGPROF, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+EXIT_S = 1.0  # in which a process that has closed its channel is gone
 ENVIRONMENT = {"PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -111,20 +116,30 @@ class WorkerProcess:
         """Return the answer to the first call once it is there; raises as `call`."""
         return self._locked(lambda child: child.first_answer)
 
-    def call(self, function: Callable[..., bytes | bytearray], *arguments: Any) -> Answer:
+    def call(
+        self, function: Callable[..., bytes | bytearray], *arguments: Any, processor_s: float | None = None
+    ) -> Answer:
         """Call a module's function in the process, which is started if none runs, and return its result.
+
+        Args:
+            function: what is called.
+            arguments: what it gets.
+            processor_s: how long this call may take; None for as long as any.
 
         Raises:
             ServiceError: the function has raised it, or `failure` has made it of the limit that was exceeded.
-            RuntimeError: the function has a bug.
+            WorkerKilled: something outside of this service has ended the process.
+            RuntimeError: the function has a bug, or a native library panicked.
         """
-        request = _parts(function, arguments)
+        limit_s = processor_s or self._processor_s
+        request, wall_s = _parts(function, arguments, limit_s), WALL_S_PER_PROCESSOR_S * limit_s
 
         def ask(child: "_Child") -> Answer:
             if self._first is not None:
                 assert child.first_answer is not None
+            # A process that has just been started needs a while for its imports.
             child.send(request, self._wall_s)
-            return child.receive(self._wall_s)
+            return child.receive(wall_s if child.has_answered else START_S + wall_s)
 
         return self._locked(ask)
 
@@ -141,18 +156,21 @@ class WorkerProcess:
             try:
                 return ask(self._running())
             except TimeoutError:
-                reason = "took too long"
+                reason: str | None = "took too long"
             except MemoryError:
                 reason = "took too much memory"
             except (OSError, EOFError):
                 reason = "took too long, or crashed"
+                # So does the system if memory is short. One that `end` has killed is no child any more.
+                if self._child is not None and self._child.was_killed():
+                    reason = None
             self.end()
             if self._first is not None:
                 self._running()  # so that the next call finds it ready
         finally:
             self._lock.release()
-        logger.warning("a worker process was killed", extra={"reason": reason})
-        raise self._failure(reason)
+        logger.warning("a worker process was killed", extra={"reason": reason or "a signal from outside"})
+        raise WorkerKilled if reason is None else self._failure(reason)
 
     def _running(self) -> "_Child":
         if self._child is None:
@@ -168,11 +186,12 @@ class _Child:
         self._max_answer_bytes = max_answer_bytes
         self._first_s = START_S + WALL_S_PER_PROCESSOR_S * processor_s
         self._first_answer: bytearray | ServiceError | None = None
+        self.has_answered = False
         self._channel, theirs = socket.socketpair()
         with theirs:
             # Without `site`, which takes as long to import as Jinja, and without the secrets of this environment.
             self.popen = subprocess.Popen(
-                [sys.executable, "-S", "-P", "-m", __name__, str(memory_bytes), str(processor_s)],
+                [sys.executable, "-S", "-P", "-m", __name__, str(memory_bytes)],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,  # a traceback could quote what a client sent
@@ -180,7 +199,7 @@ class _Child:
             )
         weakref.finalize(self, _end, self._channel, self.popen)
         if first is not None:
-            self.send(_parts(*first), START_S)
+            self.send(_parts(*first, processor_s), START_S)
 
     @property
     def first_answer(self) -> bytearray:
@@ -215,6 +234,7 @@ class _Child:
         if not 0 <= num_bytes <= self._max_answer_bytes:
             raise EOFError
         head, content = self._read(HEAD_BYTES, end_s), self._read(num_bytes, end_s)
+        self.has_answered = True
         match head[0]:
             case Outcome.RESULT:
                 return Answer(content, int.from_bytes(head[1:]) / 1e6)
@@ -239,18 +259,29 @@ class _Child:
             view = view[num_read:]
         return received
 
+    def was_killed(self) -> bool:
+        """Return whether a signal from outside has ended the process."""
+        try:
+            return -self.popen.wait(EXIT_S) in set(signal.Signals) - OWN_SIGNALS
+        except subprocess.TimeoutExpired:
+            return False
+
     def kill(self) -> None:
         """Kill the process; the channel stays open for a thread that reads it."""
         self.popen.kill()
         self.popen.wait()
 
 
-def _parts(function: Callable[..., Any], arguments: Sequence[Any]) -> list[bytes]:
-    """Return a pickled call, and what is sent behind it."""
+def _parts(function: Callable[..., Any], arguments: Sequence[Any], processor_s: float) -> list[bytes]:
+    """Return how long a call may take, the pickled call, and what is sent behind it."""
     is_apart = [isinstance(argument, bytes) and len(argument) >= APART_BYTES for argument in arguments]
     sent = [pickle.PickleBuffer(a) if apart else a for a, apart in zip(arguments, is_apart, strict=True)]
     pickled = pickle.dumps((function, sent), pickle.HIGHEST_PROTOCOL, buffer_callback=lambda _: False)
-    return [pickled, *(argument for argument, apart in zip(arguments, is_apart, strict=True) if apart)]
+    return [
+        str(processor_s).encode(),
+        pickled,
+        *(argument for argument, apart in zip(arguments, is_apart, strict=True) if apart),
+    ]
 
 
 def _end(channel: socket.socket, popen: "subprocess.Popen[bytes]") -> None:
@@ -268,25 +299,37 @@ def error_of(content: bytes | bytearray) -> ServiceError:
     """Return the error that `error_json` has written.
 
     Raises:
-        EOFError: no such error exists, so a template that has taken the process over has written it.
+        EOFError: no function raises such an error, so something that has taken the process over has written it.
     """
     try:
         name, arguments, fields = json.loads(content)
         kind = vars(errors)[name]
+        # Defends against T39.
+        if not _may_be_raised(kind, fields):
+            raise ValueError(name)
         error: ServiceError = kind.__new__(kind, *arguments)  # not `__init__`, whose parameters make the message
         vars(error).update(fields)
     except (ValueError, TypeError, KeyError, AttributeError) as malformed:
         raise EOFError from malformed
-    if not isinstance(error, ServiceError):
-        raise EOFError
     return error
 
 
-def main(memory_bytes: int, processor_s: float) -> None:
+def _may_be_raised(kind: Any, fields: dict[str, Any]) -> bool:
+    """Return whether a function may raise an error with these fields: one about its input, as its class states it."""
+    if not (isinstance(kind, type) and issubclass(kind, RequestError | TemplateFailed | MalformedCheckpoint)):
+        return False
+    if issubclass(kind, RequestError) and kind.status not in RAISED_STATUSES:
+        return False
+    stated = fields.get("message", ""), fields.get("param") or ""
+    # A field of a class is the status, the code, or what becomes a header.
+    are_own = not any(hasattr(kind, name) or hasattr(RequestError, name) for name in fields)
+    return all(isinstance(value, str) for value in stated) and are_own
+
+
+def main(memory_bytes: int) -> None:
     """Answer calls until the input ends."""
     _limit(memory_bytes)
     while request := _read_call(sys.stdin.buffer):
-        signal.setitimer(signal.ITIMER_PROF, processor_s)  # whose signal ends the process
         outcome, call_s, content = _answered(request)
         signal.setitimer(signal.ITIMER_PROF, 0)
         request.clear()
@@ -319,18 +362,22 @@ def _answered(request: Sequence[bytes]) -> tuple[Outcome, float, bytes | bytearr
     """Return the outcome of a call, its processor seconds without those of imports, and what it returns."""
     begin_s = time.process_time()
     try:
-        function, arguments = pickle.loads(request[0], buffers=request[1:])
+        function, arguments = pickle.loads(request[1], buffers=request[2:])
+        signal.setitimer(signal.ITIMER_PROF, float(request[0]))  # whose signal ends the process
         begin_s = time.process_time()
         outcome, content = Outcome.RESULT, function(*arguments)
     except ServiceError as error:
         outcome, content = Outcome.ERROR, error_json(error)
     except MemoryError:
         return Outcome.OUT_OF_MEMORY, 0.0, b""
-    except Exception as error:  # its own message could quote what a client sent
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    # Panics of native libraries are no `Exception`. Its own message could quote what a client sent.
+    except BaseException as error:
         frames = "".join(traceback.format_tb(error.__traceback__))
         return Outcome.FAULT, 0.0, f"{type(error).__name__}\n{frames}".encode()
     return outcome, time.process_time() - begin_s, content
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(int(sys.argv[1]))

@@ -6,6 +6,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from service.api.generation.sealed import seal
+from service.api.http.keys import OPEN_OWNER
 from service.engine.request import FinishReason
 from service.text.chat_template import ChatTemplate
 from tests.api.scripted_engine import MODEL, TOKENIZER, Service, tokens
@@ -25,6 +26,7 @@ from tests.api.test_response_tools import (
 
 pytestmark = pytest.mark.anyio
 
+OPEN = OPEN_OWNER.encode()
 USER = {"role": "user", "content": "Go."}
 SEALED = ["reasoning.encrypted_content"]
 ANSWER = "<think>\nHm. 🌍\n</think>\n\nWait.\n" + "\n".join(
@@ -122,9 +124,9 @@ async def test_a_history_of_items_makes_the_prompt_of_the_same_history_of_messag
         {"summary": [{"type": "summary_text", "text": "Hm."}]},
         {"summary": [{"type": "summary_text", "text": "Hm."}], "content": None, "encrypted_content": None},
         {"summary": [{"type": "summary_text", "text": "Hm."}], "content": []},
-        {"encrypted_content": seal("Hm.", b"")},
-        {"content": None, "encrypted_content": seal("Hm.", b""), "status": None, "id": None},
-        {"content": [], "encrypted_content": seal("Hm.", b"")},
+        {"encrypted_content": seal("Hm.", OPEN)},
+        {"content": None, "encrypted_content": seal("Hm.", OPEN), "status": None, "id": None},
+        {"content": [], "encrypted_content": seal("Hm.", OPEN)},
     ],
     ids=json.dumps,
 )  # fmt: skip
@@ -140,7 +142,7 @@ async def test_thinking_that_says_nothing_is_none(fields):
     assert await ignored_of(input=[USER, THOUGHT | fields, REPLY, ITEM]) is None
 
 
-@pytest.mark.parametrize("sealed", ["gAAAAB", "", "a.b", seal("Hm.", b"another's key"), seal("Hm.", b"")[:-2] + "AA"])
+@pytest.mark.parametrize("sealed", ["gAAAAB", "", "a.b", seal("Hm.", b"another's key"), seal("Hm.", OPEN)[:-2] + "AA"])
 async def test_thinking_that_another_has_sealed_is_left_out_and_told(sealed):
     items = [THOUGHT | {"encrypted_content": sealed}, REPLY, ITEM]
     assert await prompt_with(*items) == await prompt_with(REPLY, ITEM)
@@ -191,7 +193,7 @@ async def test_a_long_input_is_read_elsewhere_and_told_alike():
     """Its sealed thinking is read in the process for long bodies."""
     items = [
         {"role": "user", "content": "x" * 40_000},
-        THOUGHT | {"encrypted_content": seal("Hm.", b"")},
+        THOUGHT | {"encrypted_content": seal("Hm.", OPEN)},
         THOUGHT | {"encrypted_content": "another's"},
         {"type": "web_search_call", "id": "ws_1", "status": "completed"},
         REPLY,

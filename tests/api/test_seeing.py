@@ -190,10 +190,11 @@ def test_the_oldest_images_are_left_out_with_their_turns():
         ("/etc/passwd", "no URL"),
         ("", "no URL"),
         ("data:image/png,AAAA", "must begin"),
-        ("data:text/html;base64,AAAA", "must begin"),
+        ("data:text/html;base64,AAAA", "no supported format"),
         ("data:image/png;base64" + ";a=b" * 250_000 + ",AAAA", "must begin"),
-        ("data:image/png;base64,AA AA", "whitespace"),
-        ("data:image/png;base64,AA\nAA", "whitespace"),
+        ("data:image/png;base64,AA AA", "no supported format"),
+        ("data:image/png;base64,AAAAA", "base64"),
+        ("data:image/png;base64,AA==AA==", "base64"),
         ("data:image/png;base64,A", "base64"),
         ("data:image/png;base64,%%%%", "base64"),
         ("data:image/png;base64,ÄÄÄÄ", "base64"),
@@ -259,13 +260,6 @@ def test_a_model_that_reads_text_alone_says_so():
     param, message = refusal(Service(), shown(data_url()))
     assert param == "messages[0].content[0].type"
     assert f"'{MODEL}' reads text alone" in message
-
-
-def test_routes_that_make_no_answer_refuse_images():
-    service = service_of()
-    for path in ("/tokenize", "/v1/chat/completions/render"):
-        answer = asyncio.run(service.post(path, {"model": MODEL, "messages": shown(data_url())}))
-        assert (answer.status_code, "reads text alone" in answer.text) == (400, True), answer.text
 
 
 def test_a_part_lacks_what_its_type_needs(service):
@@ -339,18 +333,6 @@ def test_addresses_are_fetched_where_the_operator_allows_it():
     assert ask(service, shown("https://example.com/a.png")).status_code == 200
     assert remote.asked == ("https://example.com/a.png", "messages[0].content[0].image_url")
     assert "'http:'" in ask(service, shown("http://example.com/a.png")).text
-
-
-def test_results_of_tools_show_no_images():
-    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    result = {"role": "tool", "tool_call_id": "a", "content": shown(data_url())[0]["content"]}
-    turns = [
-        {"role": "user", "content": "Look."},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        result,
-    ]
-    param, message = refusal(service_of(), turns)
-    assert (param, "of the user" in message) == ("messages[2].content[0].type", True)
 
 
 def test_answers_about_an_image_come_in_streams_and_several():

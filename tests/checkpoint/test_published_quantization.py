@@ -119,8 +119,9 @@ def test_the_file_of_the_program_that_quantizes_stands_for_the_configuration(nam
     check(folder, DOWN, None, wide[f"{DOWN}.weight"])
 
 
-def test_such_a_file_beside_weights_that_an_index_shows_to_be_wide_is_not_read(tmp_path: Path):
-    folder = save(tmp_path, demo_tensors(), {}, num_files=2)
+@pytest.mark.parametrize("num_files", [1, 2])
+def test_such_a_file_beside_weights_that_are_wide_is_not_read(tmp_path: Path, num_files: int):
+    folder = save(tmp_path, demo_tensors(), {}, num_files=num_files)
     values = json.loads((folder / "config.json").read_text())
     del values["quantization_config"]
     (folder / "config.json").write_text(json.dumps(values))

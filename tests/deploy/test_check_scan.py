@@ -82,7 +82,9 @@ def test_a_change_of_a_root_or_of_a_waiver_is_scanned(monkeypatch, tmp_path):
 
 def test_ci_scans_and_a_person_scans_the_same():
     makefile = (ROOT / "Makefile").read_text()
-    [check] = re.findall(r"^check:.*?\n\n", makefile, re.MULTILINE | re.DOTALL)
+    [checks] = re.findall(r"^CHECKS := (.*)", makefile, re.MULTILINE)
+    [check] = re.findall(r"^check-deployment:.*\n(.*)", makefile, re.MULTILINE)
+    assert "check-deployment" in checks.split()
     assert "python -m scripts.check_deployment" in check
     assert "check_scan.scan" in (ROOT / "scripts" / "check_deployment.py").read_text()
     assert "python -m scripts.check_scan" in makefile

@@ -46,7 +46,7 @@ def test_a_wrong_setting_and_a_text_that_cannot_be_read_are_refused_before_a_mod
         compare(("", ""), tmp_path / "none.txt", {}, None)
     text = tmp_path / "text.txt"
     text.write_text("text")
-    with pytest.raises(SettingsError, match=r"--quantization: .*'int7'"):
+    with pytest.raises(SettingsError, match=r"^QUANTIZATION: .*'int7'"):
         compare(("", "QUANTIZATION=int7"), text, {}, None)
 
 

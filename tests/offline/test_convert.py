@@ -173,6 +173,32 @@ def test_an_adapter_is_merged_into_a_checkpoint_that_loads_as_if_it_were_merged_
     assert not (tmp_path / "other").exists()
 
 
+WRAPPED = {
+    "compiled": lambda name: f"_orig_mod.{name}",
+    "data-parallel": lambda name: f"module.{name}",
+    "PEFT": lambda name: f"base_model.model.{name.replace('_proj.', '_proj.base_layer.')}",
+    "bare": lambda name: name.removeprefix("model."),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPED)
+def test_an_adapter_is_merged_into_tensors_whose_names_are_wrapped(tmp_path: Path, wrapper: str):
+    base, adapter, renamed = tmp_path / "base", written(tmp_path / "adapter"), WRAPPED[wrapper]
+    base.mkdir()
+    for name, data in OBJECTS.items():
+        if name.endswith(".json") and "index" not in name:
+            (base / name).write_bytes(data)
+    save_file({renamed(name): tensor for name, tensor in TENSORS.items()}, base / "model.safetensors")
+    convert(str(base), str(tmp_path / "merged"), settings(tmp_path), str(adapter))
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    assert merged.keys() == {renamed(name) for name in TENSORS}
+    for name, tensor in TENSORS.items():
+        is_updated = name in (f"{LAYER}.weight", f"{DOWN}.weight")
+        expected = summed(name.removesuffix(".weight")) if is_updated else tensor.astype(np.float32)
+        np.testing.assert_allclose(merged[renamed(name)].astype(np.float32), expected, rtol=2**-7)
+        assert is_updated != np.array_equal(merged[renamed(name)], tensor)
+
+
 def test_an_adapter_is_merged_into_tensors_that_are_stored_the_other_way_round(tmp_path: Path):
     case = next(case for case in ADAPTER_CASES if case.name == "gpt2")
     base, adapter = save_base(case.model, tmp_path / "base"), case.save(tmp_path / "adapter")
@@ -188,5 +214,5 @@ def test_an_adapter_needs_a_checkpoint_that_is_not_quantized(tmp_path: Path):
     (base / "config.json").write_bytes(OBJECTS["config.json"])
     (base / "tokenizer.json").write_bytes(OBJECTS["tokenizer.json"])
     save_file(tensors | {f"{DOWN}.weight_packed": np.zeros((64, 20), np.int32)}, base / "model.safetensors")
-    with pytest.raises(MalformedCheckpoint, match="is quantized, so nothing can be added to it"):
+    with pytest.raises(MalformedCheckpoint, match="is of a quantized model, of which"):
         convert(str(base), str(tmp_path / "merged"), settings(tmp_path), str(written(tmp_path / "adapter")))

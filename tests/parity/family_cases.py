@@ -12,9 +12,14 @@ import numpy as np
 from tests.parity.cases import NUM_TOKENS, Case
 
 WINDOW = 8  # tokens; less than a fifth of the text
+PLUS_ONE = ("gemma", "gemma2", "gemma3_text")  # whose scales are one more than their weights
 CONSTANTS = {"act_fn.beta": 0.5, "act_fn.eps": -1e-6}  # of xIELU
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _GEMMA = {"head_dim": 16, "tie_word_embeddings": True, "hidden_act": None}
+_GEMMA_4 = {
+    **{"head_dim": 16, "sliding_window": WINDOW, "tie_word_embeddings": True, "hidden_size_per_layer_input": 0},
+    "hidden_act": None,
+}
 _LONG = {
     "short_factor": [1.0, 1.1, 1.3],
     "long_factor": [1.5, 2.0, 4.0],
@@ -80,10 +85,12 @@ def draw(model_type: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
     if name.endswith(tuple(CONSTANTS)):
         return np.full(shape, CONSTANTS[name[name.rindex("act_fn") :]], np.float32)
     is_norm = ("norm" in name or "ln_" in name) and name.endswith("weight") and len(shape) == 1
-    is_scale = is_norm and not model_type.startswith("gemma")
+    is_scale = (is_norm and model_type not in PLUS_ONE) or name.endswith("layer_scalar")
     if name.endswith(("_blocks", "_scales")):  # of MXFP4: any bits, and exponents of a gain of about one
         limits = (0, 256) if name.endswith("_blocks") else (122, 126)
         return random.randint(*limits, shape).astype(np.uint8)
+    if model_type.startswith("gemma4") and name.endswith(("q_norm.weight", "k_norm.weight")):
+        is_scale = 0.5  # its scores are not scaled
     spread = 4.0 if name.endswith("gate_up_proj_bias") else 0.2  # so that some are clamped
     return (random.randn(*shape) * spread + is_scale).astype(np.float32)
 
@@ -145,6 +152,17 @@ FAMILY_CASES = (
         "ministral", "ministral", {"head_dim": 8, "layer_types": [_SLIDING, _FULL, _SLIDING], "sliding_window": WINDOW}
     ),
     FamilyCase("ministral3", "ministral3", {"head_dim": 16, "pad_token_id": None, "rope_parameters": _MINISTRAL_3}),
+    FamilyCase(
+        "gemma4",
+        "gemma4_text",
+        {
+            **_GEMMA_4,
+            **{"attention_k_eq_v": True, "global_head_dim": 32, "num_global_key_value_heads": 1},
+            **{"num_hidden_layers": 4, "layer_types": [_SLIDING, _FULL, _SLIDING, _FULL]},
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    FamilyCase("gemma4_values", "gemma4_text", {**_GEMMA_4, "global_head_dim": 24}),
     FamilyCase("olmo2", "olmo2", {"pad_token_id": None}),
     FamilyCase("olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": WINDOW, "pad_token_id": None}),
     FamilyCase("granite", "granite", _GRANITE),

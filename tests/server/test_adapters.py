@@ -221,8 +221,10 @@ def test_of_a_thousand_loads_at_once_each_is_answered_and_requests_go_on(service
 
 
 def test_a_listed_adapter_that_is_refused_fails_for_those_who_ask_for_it_alone(service):
-    for name in ("wide", "broken"):
+    for name, reason in (("wide", "MAX_LORA_RANK is 8"), ("broken", "NaN")):
         assert (complete(service, name, "Yes").status_code, models(service)[name]["state"]) == (503, "available")
+        assert reason in models(service)[name]["error"]
+    assert "error" not in models(service)["tuned-1"]
     assert text(service, "tuned-1", "Yes")
 
 

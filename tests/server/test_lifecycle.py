@@ -125,7 +125,7 @@ def test_a_second_sigint_ends_it_at_once():
 
 def test_sigterm_during_the_start_ends_the_process_at_once_with_0(held_back):
     with ServiceProcess(**held_back) as service:
-        service.wait_for("start: locate", timeout_s=60)
+        service.wait_for("start: import", timeout_s=60, part="jax")
         assert service.stop() == 0
         assert {"answering", "ready"}.isdisjoint(line["message"] for line in service.log)
 

@@ -15,7 +15,9 @@ from service.server.pages import FOLDER, PAGES
 from tests.server.early_app import early_app
 from tests.server.test_early import StartingService, ask, echo
 
-MAX_COMPRESSED_BYTES = {"/": 120_000, "/vectors": 20_000, "/hear": 20_000, "/docs": 20_000}
+MAX_COMPRESSED_BYTES = {"/": 200_000, "/vectors": 20_000, "/hear": 20_000, "/docs": 20_000}
+MAX_BYTES_WITH_FONTS = 400_000
+FONTS = sorted((FOLDER / "fonts").glob("*.woff2"))
 LIBRARIES = (FOLDER / "libraries.js").read_text()
 LOCK_FILE = Path(__file__).parents[2] / "scripts" / "page_libraries" / "package-lock.json"
 # The names of XML vocabularies, which no browser fetches.
@@ -62,6 +64,7 @@ def test_a_browser_runs_the_scripts_and_the_styles_of_the_page_and_nothing_else(
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_names_no_other_address(path):
     text = get(path)[2].decode().replace(LIBRARIES, "")
+    text = re.sub(r"url\(fonts/KaTeX_\w+-\w+\.woff2\)", "", text)
     assert set(re.findall(r"https?://[^\s\"'`<]+", text.replace(NAMESPACE, ""))) == set()
     assert re.findall(r"\bsrc=|@import|url\(|innerHTML|\bstyle=", text) == []
 
@@ -73,6 +76,23 @@ def test_a_page_can_be_read_and_nothing_else(path):
     assert int(headers["content-length"]) > 0
     status, headers, _ = get(path, "POST")
     assert (status, headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_the_fonts_are_those_that_the_page_names_and_all_is_small():
+    names = re.findall(r"url\(fonts/([^)]*)\)", get("/")[2].decode())
+    assert sorted(names) == [font.name for font in FONTS]
+    page = int(get("/", headers=[(b"accept-encoding", b"gzip")])[1]["content-length"])
+    assert page + sum(font.stat().st_size for font in FONTS) <= MAX_BYTES_WITH_FONTS
+
+
+def test_a_font_is_sent_and_nothing_else_of_its_folder():
+    status, headers, body = get(f"/fonts/{FONTS[0].name}")
+    assert (status, headers["content-type"], body) == (200, "font/woff2", FONTS[0].read_bytes())
+    assert get(f"/fonts/{FONTS[0].name}", "HEAD")[2] == b""
+    assert get(f"/fonts/{FONTS[0].name}", "POST")[0] == 405
+    for name in ("KaTeX_No-Font.woff2", "../chat.html", "..%2fchat.html", "/etc/passwd"):
+        assert get(f"/fonts/{name}")[0] == 404
+    assert get(f"/fonts/{FONTS[0].name}", has_pages=False)[0] == 503
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -64,7 +64,7 @@ def test_a_refused_kernel_is_replanned_with_the_reference_which_has_a_bundle_of_
     usual = choose_engine_spec(settings, located, [device])
     spec = choose_engine_spec(settings, located, [device], kernel_fault="ragged fails")
     assert (usual.kernel.name, spec.kernel.name) == (KernelName.RAGGED, KernelName.REFERENCE)
-    assert spec.kernel.cached_head_dim == 64  # not padded
+    assert spec.kernel.of_heads[0][1].cached_head_dim == 64  # not padded
     assert "kernel" in spec.key.differences(usual.key.inputs)
     assert spec.specs == usual.specs  # so that weights can be read before the kernel is checked
     assert spec.kernel_fault() is None

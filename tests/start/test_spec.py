@@ -221,7 +221,7 @@ def test_a_tpu_caches_8_bits_in_pages_of_whole_registers(caplog):
         )
     )
     cached_bytes = config.num_layers * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))
-    assert cached_bytes == positions * config.num_layers * 2 * spec.kernel.cached_kv_heads * (64 + 4)
+    assert cached_bytes == positions * config.num_layers * 2 * spec.kernel.of_heads[0][1].cached_kv_heads * (64 + 4)
     with pytest.raises(SettingsError, match=r"PAGE_SIZE: is 16, and .* takes 128 or 256"):
         choose_engine_spec(Settings(**sizes, page_size=16), checkpoint, [device])
 

@@ -18,7 +18,7 @@ from service.storage.retry import RetryBudget
 from service.storage.source import open_source
 from service.weights import safetensors
 from service.weights.headers import check_dtype, merged, read_headers
-from service.weights.safetensors import TensorEntry, header_size, parse_header
+from service.weights.safetensors import TensorCount, TensorEntry, header_size, parse_header
 from tests.stored import quick_limits
 
 URI, FILE = "gs://bucket/model", "m.safetensors"
@@ -49,6 +49,29 @@ def test_a_header_may_have_a_hundred_million_bytes_and_no_more():
     assert header_size(URI, FILE, struct.pack("<Q", 10**8), 10**12) == 10**8 + 8
     with pytest.raises(MalformedCheckpoint, match="claims a header"):
         header_size(URI, FILE, struct.pack("<Q", 10**8 + 1), 10**12)
+
+
+def test_headers_have_as_many_tensors_together_as_a_model_may_want():
+    """They are counted before they are parsed, which takes most of a kilobyte for each."""
+    count = TensorCount(10)
+    six, _ = header_of({f"t{number}": entry([0], 0, 0) for number in range(6)}, 0)
+    count.check(URI, FILE, six)
+    with pytest.raises(MalformedCheckpoint, match="more than 10 tensors"):
+        count.check(URI, FILE, six)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{" + b",".join(b'"t%d":{}' % number for number in range(300_000)) + b"}",
+        b'{"__metadata__":{' + b",".join(b'"t%d" : ""' % number for number in range(300_000)) + b"}}",
+        b'{"t":{"dtype":"F32","shape":[' + b"1," * 300_000 + b'1],"data_offsets":[0,0]}}',
+    ],
+    ids=["entries", "metadata", "axes"],
+)
+def test_a_header_has_few_values_besides_those_of_tensors(header):
+    with pytest.raises(MalformedCheckpoint, match="more than 10 tensors"):
+        TensorCount(10).check(URI, FILE, header)
 
 
 def test_eight_bytes_hold_the_length_of_the_header():

@@ -79,3 +79,11 @@ def write(path):
         file.write(b"x")
         file.flush()
     return b""
+
+
+class Panic(BaseException):
+    """As native libraries written in Rust raise it."""
+
+
+def panic():
+    raise Panic

@@ -1,6 +1,7 @@
 """A worker process: what it returns, what ends it, and that the next call finds another one."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import BodyTooLaborious, ContextLengthExceeded
+from service.errors import BodyTooLaborious, ContextLengthExceeded, WorkerKilled
 from service.worker.process import Call, WorkerProcess
 from tests.processes import is_running
 from tests.sockets import wait_until
@@ -21,6 +22,7 @@ from tests.worker.process_functions import (
     echo,
     keep,
     kept,
+    panic,
     refuse,
     spin,
     state,
@@ -181,3 +183,28 @@ def test_it_writes_no_file(process, tmp_path):
     with pytest.raises((BodyTooLaborious, RuntimeError)):
         process.call(write, str(tmp_path / "a"))
     assert (tmp_path / "a").read_bytes() == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_is_killed_from_outside_is_nobodys_fault(process, number):
+    assert process.call(echo, b"a").content == b"a"
+    failed = []
+
+    def call():
+        try:
+            process.call(wait, ENDLESS_S)
+        except WorkerKilled as error:
+            failed.append(error.status)
+
+    calling = threading.Thread(target=call)
+    calling.start()
+    os.kill(process.pid, number)
+    calling.join()
+    assert failed == [503]
+    assert process.call(echo, b"next").content == b"next"
+
+
+def test_a_panic_of_a_native_library_is_a_fault_of_the_call(process):
+    with pytest.raises(RuntimeError, match="Panic"):
+        process.call(panic)
+    assert process.call(echo, b"next").content == b"next"

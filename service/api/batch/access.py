@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from service.api.batch.batches import Batches
-from service.api.batch.names import owner_of
 from service.api.http.call import call_of
+from service.api.http.keys import owner_of
 from service.errors import CheckpointError, FilesUnavailable
 
 logger = logging.getLogger(__name__)

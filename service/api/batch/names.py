@@ -1,4 +1,4 @@
-"""The ids of files and batches, their owners, and the names of their objects.
+"""The ids of files and batches, and the names of their objects.
 
 An id begins with the time of its creation, so that the order of names is that of creation. Only ids of this form become
 names.
@@ -14,7 +14,6 @@ from service.storage.ages import CLOCK_JUMP_S, expiry_time
 FILE_PREFIX, BATCH_PREFIX = "file-", "batch_"
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
-NO_KEY = "open"  # the owner of everything where no key is needed
 RECORD = "record.json"
 MOMENT = re.compile(r"[-_/]([0-9a-f]{16})[0-9a-f]{16}")  # of an id: the Unix time in nanoseconds
 FORGET_AFTER_S = 3600.0  # for what no record names, since its writer was killed

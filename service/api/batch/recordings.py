@@ -18,7 +18,6 @@ FILE_URL = "file_url"
 PARAM = f"body.{FILE_URL}"
 LOCAL = "file:"
 EXAMPLE = "data:audio/wav;base64,"
-KINDS = ("audio", "video", "application")
 
 
 def check_recording(body: dict[str, Any], folder: Path) -> None:
@@ -33,7 +32,7 @@ def check_recording(body: dict[str, Any], folder: Path) -> None:
     if url.startswith(LOCAL):
         if not (path := _path(url, folder)).is_file():
             raise BadLine("invalid_value", f"Invalid '{PARAM}': there is no file {path}.", PARAM)
-    elif encoded_content(url, KINDS) is None:
+    elif encoded_content(url) is None:
         message = f"Invalid '{PARAM}': it must be a file, as '{LOCAL}monday.mp3', or its content, as '{EXAMPLE}…'."
         raise BadLine("invalid_value", message, PARAM)
 
@@ -52,7 +51,7 @@ def read_recording(body: dict[str, Any], folder: Path) -> bytes:
     try:
         if url.startswith(LOCAL):
             return _path(url, folder).read_bytes()
-        return decode(encoded_content(url, KINDS) or "")
+        return decode(encoded_content(url) or "")
     except OSError as error:
         message = f"Invalid '{PARAM}': {_path(url, folder)} cannot be read: {error.strerror}."
     except ValueError:

@@ -1,10 +1,13 @@
 """Rules that a request's answers follow: the tool calls and the thinking that they may have, and their grammar."""
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from service.api.http.call import Call
 from service.api.schema.chat import ChatCompletionRequest
@@ -12,13 +15,15 @@ from service.api.schema.generation import GenerationRequest
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
 from service.api.served import ServedModel
-from service.errors import InvalidParameter
+from service.errors import BodyTooLaborious, InvalidParameter
 from service.text.answer_reader import AnswerReader
 from service.text.bad_words import BadWords
 from service.text.grammar import definition
 from service.text.grammar.behind_thinking import GrammarBehindThinking
+from service.text.grammar.compiler import GrammarCompiler, text_of
 from service.text.grammar.definition import GrammarDefinition
 from service.text.grammar.matcher import Grammar
+from service.text.prompt_model import PromptModel
 from service.text.thinking import CLOSING, OPENING, ChatThinking, ThinkingTags
 from service.text.tools.format import ToolFormat
 from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
@@ -26,6 +31,10 @@ from service.text.tools.parameters import parameters_of
 from service.text.tools.parser import CallParser
 
 MAX_SCHEMAS_BYTES = 256 * 1024
+DIGEST_BYTES = 16
+# Of what states a grammar that is compiled at once, within a second at worst: schemas without patterns, or choices.
+MAX_PLAIN_CHARS = 16 * 1024
+NOT_PLAIN = (b'"pattern', b'"grammar": "', b'"regex": "', b'"json_": "')
 
 
 @dataclass(frozen=True)
@@ -101,12 +110,12 @@ class ToolUse:
         return {tool.name: frozenset(p.name for p in tool.parameters.stated if p.is_text) for tool in self.callables}
 
     def grammar(
-        self, model: ServedModel, answer: GrammarDefinition | None, *, has_optional: bool = True
+        self, compiler: GrammarCompiler, answer: GrammarDefinition | None, *, has_optional: bool = True
     ) -> list[Mapping[str, Any]]:
         """Return the grammar of the answer as parts for the compiler, after milliseconds.
 
         Args:
-            model: that answers.
+            compiler: of the model that answers.
             answer: the grammar of an answer that calls no tool; None for any text.
             has_optional: whether calls are held to the schemas that they need not satisfy, as far as those can be
                 enforced; otherwise their arguments are any object.
@@ -131,8 +140,9 @@ class ToolUse:
             self.allows_several,
             None if answer is None or self.is_required else answer.part,
         )
-        other_ids = {i for i in model.tokenizer.special_ids - model.stop_ids if i < model.vocab_size}
-        return tool_grammar(self.tool_format, rules, model.tokenizer, other_ids)
+        tokenizer = compiler.tokenizer
+        other_ids = {i for i in tokenizer.special_ids - compiler.end_ids if i < compiler.vocab_size}
+        return tool_grammar(self.tool_format, rules, tokenizer, other_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +154,7 @@ class AnswerRules:
     thinking: ChatThinking | None = None  # None: no thinking
     shown_ids: frozenset[int] = frozenset()  # special tokens that the text must show, to be read and taken out again
     text_grammar: Grammar | None = None  # of the content; None for any
+    text_names: Mapping[str, Set[str]] = MappingProxyType({})  # the parameters written as text, by function
 
     @property
     def reads_parts(self) -> bool:
@@ -154,7 +165,7 @@ class AnswerRules:
         """Return what splits one answer into its parts."""
         return AnswerReader(
             None if self.thinking is None else self.thinking.parser(),
-            None if self.use is None else CallParser(self.use.tool_format, self.use.text_names),
+            None if self.use is None else CallParser(self.use.tool_format, self.text_names),
         )
 
 
@@ -176,56 +187,140 @@ async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest
     thinking = _chat_thinking(prompt_end, body, model, is_held=is_held) if model.has_thinking else None
     tags = None if thinking is None else thinking.tags
     shown_ids = frozenset(tags or ()) & model.tokenizer.special_ids
-    constraint = await _constraint(call, model, body, use)
+    constraint, text_names = await _constraint(call, model, body, use)
     text_grammar = constraint if body.has_grammar and isinstance(constraint, Grammar) else None
     if use is not None:
         shown_ids |= frozenset(special_markers(use.tool_format, model.tokenizer).values())
     if thinking is not None and tags is not None and not thinking.is_over and isinstance(constraint, Grammar):
         may_end = not thinking.is_held
         constraint = GrammarBehindThinking(constraint, tags, is_open=thinking.is_open, may_end=may_end)
-    return AnswerRules(constraint, use, thinking, shown_ids, text_grammar)
+    return AnswerRules(constraint, use, thinking, shown_ids, text_grammar, text_names)
 
 
 async def completion_rules(call: Call, model: ServedModel, body: GenerationRequest) -> AnswerRules:
     """Return the rules of a completion's answers; raises as `chat_rules`."""
-    constraint = await _constraint(call, model, body)
+    constraint, _ = await _constraint(call, model, body)
     return AnswerRules(constraint, text_grammar=constraint if isinstance(constraint, Grammar) else None)
 
 
 async def _constraint(
     call: Call, model: ServedModel, body: GenerationRequest, use: ToolUse | None = None
-) -> Grammar | BadWords | None:
-    """Return what constrains each answer, with a grammar compiled off the event loop."""
+) -> tuple[Grammar | BadWords | None, Mapping[str, Set[str]]]:
+    """Return what constrains each answer, compiled off the event loop, and the text parameters of each function."""
     if use is None and not body.has_grammar:
-        return BadWords.of(body.bad_words, model.tokenizer) if body.bad_words else None
+        return BadWords.of(body.bad_words, model.tokenizer) if body.bad_words else None, {}
     _check_options(body, model)
-    grammar, relaxed = await call.run_in_thread(lambda: _compile(body, model, use))
-    call.ignore(relaxed)
-    return grammar
+    grammar, stated = await _grammar(call, model, body, use)
+    call.ignore(stated.relaxed)
+    return grammar, {name: frozenset(names) for name, names in stated.text_names.items()}
 
 
-def _compile(body: GenerationRequest, model: ServedModel, use: ToolUse | None) -> tuple[Grammar | None, Sequence[str]]:
-    """Return the strictest grammar that compiles, and the paths of what it does not enforce."""
-    failure = None
-    for parts, param, relaxed in _grammars(body, model, use):
+async def _grammar(
+    call: Call, model: ServedModel, body: GenerationRequest, use: ToolUse | None
+) -> tuple[Grammar, "StatedGrammar"]:
+    """Return the strictest grammar that compiles.
+
+    How long a grammar takes does not follow from its length, so it is compiled in the worker process first, which can
+    be killed, and here once it has taken little. Schemas are bounded by themselves: short ones are compiled at once.
+    """
+    compiler = model.grammars
+
+    def begin() -> tuple[bytes, StatedGrammar | None]:
+        statement = _statement(body, use)
+        key = hashlib.blake2b(statement, digest_size=DIGEST_BYTES).digest()
+        stated = compiler.stated.get(key)
+        if stated is None and len(statement) <= MAX_PLAIN_CHARS and not any(map(statement.__contains__, NOT_PLAIN)):
+            stated = stated_grammar(compiler, body, use)
+            compiler.stated.put(key, stated)
+        return key, stated
+
+    key, stated = await call.compile(begin)
+    num_left_out = 0
+    while stated is None:
         try:
-            return model.grammars.compile(parts, param), relaxed
+            stated = await call.try_grammar(tried_grammar, model.prompt_model, body, use, model.stop_ids, num_left_out)
+        except BodyTooLaborious as error:
+            if num_left_out or use is None or not use.optional:
+                param = "tools" if use is not None else _grammar_field(body)
+                message = f"Invalid '{param}': compiling it {error.reason}. Simplify it."
+                raise InvalidParameter(message, param=param) from error
+            num_left_out = 1
+        else:
+            compiler.stated.put(key, stated)
+    return await call.compile(lambda: compiler.compile_text(stated.text, stated.param)), stated
+
+
+def _grammar_field(body: GenerationRequest) -> str:
+    return "structured_outputs" if body.structured_outputs is not None else "response_format"
+
+
+def _statement(body: GenerationRequest, use: ToolUse | None) -> bytes:
+    """Return all of a request that its grammar follows from, besides the model."""
+    stated: list[Any] = [body.structured_outputs, getattr(body, "response_format", None)]
+    if use is not None:
+        stated += [use.is_required, use.is_named, use.allows_several]
+        functions = [(index, tool.function) for index, tool in use.tools]
+        stated += [(index, f.name, f.parameters, f.strict) for index, f in functions]
+    return json.dumps(stated, default=vars).encode()
+
+
+class StatedGrammar(NamedTuple):
+    """A grammar that has been compiled once, as the compiler takes it."""
+
+    text: str
+    param: str  # the field of the request that errors name
+    relaxed: list[str]  # the paths of what it does not enforce
+    text_names: dict[str, list[str]]  # of each function, the parameters whose values are written as they are
+
+
+_compilers: dict[str, GrammarCompiler] = {}  # in the worker process, by the model: the one that was used last
+
+
+def tried_grammar(
+    model: PromptModel,
+    body: GenerationRequest,
+    use: ToolUse | None,
+    stop_ids: frozenset[int],
+    num_left_out: int,
+) -> StatedGrammar:
+    """Return, in the worker process, what `stated_grammar` returns."""
+    if model.key not in _compilers:
+        _compilers.clear()
+        _compilers[model.key] = GrammarCompiler(model.tokenizer, model.vocab_size, stop_ids)
+    return stated_grammar(_compilers[model.key], body, use, num_left_out)
+
+
+def stated_grammar(
+    compiler: GrammarCompiler, body: GenerationRequest, use: ToolUse | None, num_left_out: int = 0
+) -> StatedGrammar:
+    """Return the strictest grammar that compiles, without the strictest ones of those that a request allows.
+
+    Raises:
+        InvalidParameter: none compiles.
+    """
+    failure = None
+    for parts, param, relaxed in islice(_grammars(compiler, body, use), num_left_out, None):
+        text = text_of(parts)
+        try:
+            compiler.compile_text(text, param)
         except InvalidParameter as error:
             failure = error
-    if failure is not None:
-        raise failure
-    return None, ()
+        else:
+            names = {} if use is None else {name: sorted(names) for name, names in use.text_names.items()}
+            return StatedGrammar(text, param, list(relaxed), names)
+    assert failure is not None, "the request has a grammar"
+    raise failure
 
 
 def _grammars(
-    body: GenerationRequest, model: ServedModel, use: ToolUse | None
+    compiler: GrammarCompiler, body: GenerationRequest, use: ToolUse | None
 ) -> Iterator[tuple[Sequence[Mapping[str, Any]], str, Sequence[str]]]:
     """Yield grammars, the strictest first: its parts, the field for errors, and the paths that it does not enforce."""
     answer = body.grammar_definition()
     if use is not None:
         for has_optional in (True, False) if use.optional else (True,):
             relaxed = use.relaxed if has_optional else [*use.relaxed, *use.optional]
-            yield use.grammar(model, answer, has_optional=has_optional), "tools", relaxed
+            yield use.grammar(compiler, answer, has_optional=has_optional), "tools", relaxed
     elif answer is not None:
         yield [answer.part], answer.param, ()
 

@@ -26,24 +26,20 @@ class StartedChat(NamedTuple):
 
 async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
     """Render a chat and submit its sequences; raises as `see`, `make_prompt`, `chat_rules` and `submit`."""
-    seen = None
-    if model.vision is None:
-        call.check_text_bytes(0)
-    else:
-        seen = await see(call, model, model.vision, body, cache_salt=cache_salt_of(call, body))
+    seen = await see(call, model, body, cache_salt=cache_salt_of(call, body))
     # A function that another process can be sent.
-    make_prompt = partial(chat_prompt, key=call.cache_salt, images=None if seen is None else seen.texts)
-    prompt_end, prompt_ids, ignored, num_images = await call.make_prompt(make_prompt, body, model)
+    make_prompt = partial(chat_prompt, key=call.seal_key, images=None if seen is None else seen.texts)
+    prompt_end, prompt_ids, ignored, images = await call.make_prompt(make_prompt, body, model)
     call.ignore(ignored)
     rules = await chat_rules(call, model, body, prompt_end)
     media = ()
-    if seen is not None and num_images:
+    if seen is not None and images:
         max_tokens_of(call, model, body, prompt_ids, param="messages", default=None)  # before a pixel is decoded
-        media = await seen.placed(prompt_ids, num_images)
+        media = await seen.placed(prompt_ids, images)
         series = call.api.metrics.of_model(model.name)
-        series.images.inc(num_images)
+        series.images.inc(len(images))
         series.image_tokens.inc(sum(placed.num_rows for placed in media))
-        call.log_fields["images"] = num_images
+        call.log_fields["images"] = len(images)
     streams = submit(
         call, model, body, [prompt_ids], rules, prefix=prefix, param="messages", default_max_tokens=None, media=media
     )

@@ -12,11 +12,12 @@ from pydantic_core import from_json
 
 from service.api.generation.as_sent import as_sent, with_content, with_parameters
 from service.api.generation.rendering import NO_VARIABLES, template_variables
-from service.api.generation.sealed import own_text
+from service.api.generation.sealed import OwnTexts
 from service.api.schema.chat import ROLES, ChatCompletionRequest, ContentPart, MeantChat, Message, OwnThinking
 from service.api.schema.open_calls import OpenCall, OpenCalls
 from service.api.schema.template import TemplateFields
 from service.api.schema.token_ids import TokenIds
+from service.api.schema.tokenize import TokenizeRequest
 from service.api.schema.tools import Tool
 from service.api.schema.wire import checked
 from service.errors import ContextLengthExceeded, InvalidParameter, MissingParameter, UnsupportedParameter
@@ -24,6 +25,7 @@ from service.text.chat_template import ChatTemplate, marked
 from service.text.prompt_model import PromptModel
 
 END_CHARS = 64
+SHOWING_ROLES = ("user", "tool")
 SHORT_ID_CHARS = 9  # of a call, where the family's templates take no other ids
 
 
@@ -33,7 +35,7 @@ class ChatPrompt(NamedTuple):
     end: str  # the last characters, without space behind them
     ids: TokenIds
     ignored: Sequence[str] = ()  # fields that the template has no use for
-    num_images: int = 0  # the last ones of the chat, if older turns were left out
+    images: Sequence[int] = ()  # which of the chat's it has, if older turns were left out
 
 
 class ImageSource(NamedTuple):
@@ -53,21 +55,22 @@ class MeansChat(Protocol):
 
 
 def image_sources(
-    body: ChatCompletionRequest | MeansChat, model: PromptModel, *, key: bytes = b""
+    body: ChatCompletionRequest | TokenizeRequest | MeansChat, model: PromptModel, *, key: bytes = b""
 ) -> list[ImageSource]:
     """Return the images of a chat, in order; arguments as of `chat_prompt`.
 
     Raises:
-        UnsupportedParameter: a message that is not the user's has one.
+        UnsupportedParameter: a message has one that is neither the user's nor a tool's.
     """
-    chat = body if isinstance(body, ChatCompletionRequest) else chat_of(body, key=key)
+    chat = body if isinstance(body, ChatCompletionRequest | TokenizeRequest) else chat_of(body, key=key)
     sources = []
-    for index, message in enumerate(chat.messages):
+    for index, message in enumerate(chat.messages or ()):
         for number, part in enumerate(message.content or ()):
             if part.image_url is not None:
                 param = f"messages[{index}].content[{number}]"
-                if message.role != "user":
-                    raise UnsupportedParameter(f"{param}.type", "only messages of the user have images.")
+                if message.role not in SHOWING_ROLES:
+                    reason = "only messages of the user and results of tools have images."
+                    raise UnsupportedParameter(f"{param}.type", reason)
                 sources.append(ImageSource(part.image_url.url, part.image_url.detail, f"{param}.image_url"))
     return sources
 
@@ -108,7 +111,7 @@ def chat_of(body: MeansChat, *, key: bytes = b"") -> ChatCompletionRequest:
     Raises:
         RequestError: as `checked` does.
     """
-    return checked(ChatCompletionRequest, *body.as_chat(lambda text, proof: own_text(text, proof, key)))
+    return checked(ChatCompletionRequest, *body.as_chat(OwnTexts(key).read))
 
 
 def _prompt(
@@ -119,8 +122,8 @@ def _prompt(
         raise ContextLengthExceeded(
             prompt_tokens=num_messages, max_tokens=0, max_model_len=max_model_len, param="messages", is_estimate=True
         )
-    num_images = _num_images(messages)
-    shown = None if images is None else images[len(images) - num_images :]
+    numbers = _image_numbers(body.messages, messages)
+    shown = None if images is None else [images[number] for number in numbers]
     text, ignored = rendered(messages, model, body.tools if body.may_call_tools else (), body, shown)
     # The template has written the special tokens already.
     prompt_ids = model.tokenizer.encode(
@@ -129,14 +132,21 @@ def _prompt(
         param="messages",
         max_model_len=None if body.truncate_prompt_tokens else max_model_len,
     )
-    if num_images and body.truncate_prompt_tokens:
+    if numbers and body.truncate_prompt_tokens:
         raise UnsupportedParameter("truncate_prompt_tokens", "a prompt with images is not cut. Leave it out.")
     prompt_ids = body.truncated(prompt_ids, max_model_len)
-    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", prompt_ids), ignored, num_images)
+    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", prompt_ids), ignored, numbers)
 
 
-def _num_images(messages: Sequence[Message]) -> int:
-    return sum(part.image_url is not None for message in messages for part in message.content or ())
+def _image_numbers(messages: Sequence[Message], kept: Sequence[Message]) -> list[int]:
+    """Return which of the images of a chat are those of the messages that are kept."""
+    kept_ids = {id(message) for message in kept}
+    owners = [id(message) for message in messages for part in message.content or () if part.image_url is not None]
+    return [number for number, owner in enumerate(owners) if owner in kept_ids]
+
+
+def _has_image(message: Message) -> bool:
+    return any(part.image_url is not None for part in message.content or ())
 
 
 def _fitting(body: ChatCompletionRequest, model: PromptModel, images: Sequence[str] | None) -> ChatPrompt:
@@ -255,6 +265,26 @@ def _without_images_of_results(messages: Sequence[Message]) -> tuple[list[Messag
     return kept, left_out[:1]
 
 
+def _with_images_after_results(messages: Sequence[Message]) -> list[Message]:
+    """Return a chat in which the user shows what results of tools show, next after them."""
+    changed, images = list[Message](), list[ContentPart]()
+    for message in messages:
+        parts = message.content or ()
+        if message.role == "tool":
+            images += [part for part in parts if part.image_url is not None]
+            texts = [part for part in parts if part.image_url is None]
+            changed.append(message.model_copy(update={"content": texts}) if _has_image(message) else message)
+        elif images and message.role == "user":
+            changed.append(message.model_copy(update={"content": [*images, *parts]}))
+            images = []
+        else:
+            if images:
+                changed.append(Message(role="user", content=images))
+                images = []
+            changed.append(message)
+    return [*changed, Message(role="user", content=images)] if images else changed
+
+
 def _with_late_system_as_user(turns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a chat in which a system's message after the first is part of the user's turn there."""
     result: list[dict[str, Any]] = []
@@ -323,6 +353,9 @@ def rendered(
     if model.images is None:
         messages, left_out = _without_images_of_results(messages)
     _check_images(messages, model, can_see=images is not None)
+    shows_results = model.images is not None and any(turn.role == "tool" and _has_image(turn) for turn in messages)
+    if shows_results and not template.writes_images_of_results(model.images.placeholder):
+        messages = _with_images_after_results(messages)
     turns = _turns(messages, template)
     shown = [tool.for_template() for tool in tools]
     render = partial(
@@ -448,7 +481,7 @@ def _check_roles(
 
 def _check_images(messages: Sequence[Message], model: PromptModel, *, can_see: bool) -> None:
     """Check that a chat has images only where they are seen, and that no text stands for one."""
-    if model.images is None and not _num_images(messages):
+    if model.images is None and not any(map(_has_image, messages)):
         return
     for index, message in enumerate(messages):
         for number, part in enumerate(message.content or ()):

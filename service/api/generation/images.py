@@ -9,6 +9,7 @@ from service.api.generation.chat_prompt import ImageSource, MeansChat, image_sou
 from service.api.generation.data_urls import read_data_url
 from service.api.http.call import Call
 from service.api.schema.chat import ChatCompletionRequest
+from service.api.schema.tokenize import TokenizeRequest
 from service.api.served import ServedModel, Vision
 from service.api.work.remote_images import HTTPS
 from service.engine.request import Medium, PlacedMedium
@@ -40,19 +41,19 @@ class SeenImages:
         """What takes the place of each image in the prompt."""
         return [self._vision.text.shown(image.plan.rows, image.plan.columns) for image in self._images]
 
-    async def placed(self, prompt_ids: Sequence[int], num_images: int) -> tuple[PlacedMedium, ...]:
+    async def placed(self, prompt_ids: Sequence[int], numbers: Sequence[int]) -> tuple[PlacedMedium, ...]:
         """Decode the images of a prompt, and return their tiles in their places.
 
         Args:
             prompt_ids: the tokens of the prompt.
-            num_images: how many of the images it has: the last ones, if older turns were left out.
+            numbers: which of the images it has, if older turns were left out.
 
         Raises:
             UnreadableImage, ImageTooLarge, ImageTooLaborious: an image cannot be decoded.
             BodyBytesFull: too much is held in memory already.
             RequestError: the tokenizer does not keep the places of images apart.
         """
-        images, cutter = self._images[len(self._images) - num_images :], self._vision.cutter
+        images, cutter = [self._images[number] for number in numbers], self._vision.cutter
         counts = [count for image in images for count in cutter.num_rows(image.plan)]
         places = sum(map(self._vision.shapes.places_for, counts))
         if places > self._vision.shapes.num_places:
@@ -73,22 +74,34 @@ class SeenImages:
         cutter, media = self._vision.cutter, self._call.api.media
         pictures = await _of_call(
             self._call,
-            media.pictures(image.content, image.plan.resizes, cutter.resampling, key=image.key, param=image.param),
+            media.pictures(
+                image.content,
+                image.plan.resizes,
+                cutter.resampling,
+                key=image.key,
+                param=image.param,
+                client=self._call.key,
+            ),
         )
         return cutter.shown(image.plan, pictures)
 
 
 async def see(
-    call: Call, model: ServedModel, vision: Vision, body: ChatCompletionRequest | MeansChat, *, cache_salt: bytes
-) -> SeenImages:
-    """Read the images of a chat, and measure them; none is decoded.
+    call: Call,
+    model: ServedModel,
+    body: ChatCompletionRequest | TokenizeRequest | MeansChat,
+    *,
+    cache_salt: bytes,
+    has_limit: bool = True,
+) -> SeenImages | None:
+    """Read the images of a chat, and measure them; none is decoded. Return None if the model reads text alone.
 
     Args:
         call: the request.
         model: the model that answers.
-        vision: what it sees with.
         body: the chat.
         cache_salt: requests with different ones share no decoded image.
+        has_limit: whether the images must fit into the context.
 
     Raises:
         InvalidParameter, UnsupportedParameter: an image is not where or as it may be.
@@ -96,9 +109,13 @@ async def see(
         BodyTooLarge: the body is too large without its images.
         ContextLengthExceeded: the context has no room for so many images.
     """
-    sources = await call.make_prompt(partial(image_sources, key=call.cache_salt), body, model)
+    vision = model.vision
+    if vision is None:
+        call.check_text_bytes(0)
+        return None
+    sources = await call.make_prompt(partial(image_sources, key=call.seal_key), body, model)
     call.check_text_bytes(sum(len(source.url) for source in sources))
-    if len(sources) * vision.cutter.fewest_rows > model.max_model_len:
+    if has_limit and len(sources) * vision.cutter.fewest_rows > model.max_model_len:
         raise ContextLengthExceeded(
             prompt_tokens=len(sources) * vision.cutter.fewest_rows,
             max_tokens=0,
@@ -106,21 +123,38 @@ async def see(
             param="messages",
             is_estimate=True,
         )
-    images = []
+    images, num_held = [], 0 if call.long_body is None else len(call.long_body.content)
     for source in sources:
-        content = await _content(call, source)
+        content, is_remote = await _content(call, source, num_held)
+        num_held += len(content) if is_remote else 0
         key = await call.run_in_thread(partial(_content_key, content, cache_salt))
-        size = await _of_call(call, call.api.media.image_size(content, key=key, param=source.param))
+        size = await _of_call(call, call.api.media.image_size(content, key=key, param=source.param, client=call.key))
         plan = vision.cutter.plan(size, is_coarse=source.detail == COARSE)
         images.append(SeenImage(source.param, content, key, plan))
     return SeenImages(call, vision, images)
 
 
-async def _content(call: Call, source: ImageSource) -> bytes:
+async def shown_texts(
+    call: Call, model: ServedModel, body: ChatCompletionRequest | TokenizeRequest | MeansChat
+) -> list[str] | None:
+    """Return what takes the place of each image of a chat that is not answered; None if the model reads text alone.
+
+    Raises:
+        RequestError: as `see`.
+    """
+    seen = await see(call, model, body, cache_salt=call.cache_salt, has_limit=False)
+    return None if seen is None else seen.texts
+
+
+async def _content(call: Call, source: ImageSource, num_held: int) -> tuple[bytes, bool]:
+    """Return the file of an image, and whether it came from elsewhere, beside bytes that the request holds already."""
     remote = call.api.remote_images
-    if remote is not None and source.url[: len(HTTPS)].lower() == HTTPS:
-        return await _of_call(call, remote.fetch(source.url, source.param))
-    return await call.run_in_thread(partial(read_data_url, source.url, source.param))
+    if remote is not None and source.url.lstrip()[: len(HTTPS)].lower() == HTTPS:
+        fetching = remote.fetch(
+            source.url.strip(), source.param, lambda num_bytes: call.hold_bytes(num_held + num_bytes)
+        )
+        return await _of_call(call, fetching), True
+    return await call.run_in_thread(partial(read_data_url, source.url, source.param)), False
 
 
 def _content_key(content: bytes, cache_salt: bytes) -> bytes:

@@ -3,6 +3,8 @@
 A body may have a million tokens, so all of an answer is made off the event loop.
 """
 
+from collections.abc import Sequence
+
 from pydantic_core import to_json
 
 from service.api.generation.chat_prompt import MeansChat, chat_of, rendered
@@ -11,9 +13,9 @@ from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.text.prompt_model import PromptModel
 
 
-def token_answer(body: TokenizeRequest, model: PromptModel) -> bytes:
-    """Return the token ids of a prompt or a chat; raises what `render` and `encode` raise."""
-    token_ids = _token_ids(body, model)
+def token_answer(body: TokenizeRequest, model: PromptModel, images: Sequence[str] | None = None) -> bytes:
+    """Return the token ids of a prompt or a chat, whose images are as in `rendered`; raises as `rendered`, `encode`."""
+    token_ids = _token_ids(body, model, images)
     name_of = model.tokenizer.backend.id_to_token
     names = [name_of(token_id) for token_id in token_ids] if body.return_token_strs else None
     answer = {"count": len(token_ids), "max_model_len": model.max_model_len, "tokens": token_ids, "token_strs": names}
@@ -21,10 +23,10 @@ def token_answer(body: TokenizeRequest, model: PromptModel) -> bytes:
     return to_json(answer)
 
 
-def count_tokens(body: MeansChat, model: PromptModel, key: bytes) -> bytes:
+def count_tokens(body: MeansChat, model: PromptModel, key: bytes, images: Sequence[str] | None = None) -> bytes:
     """Return the number of tokens of the prompt that Anthropic's Messages make; raises as `token_answer`."""
     chat = chat_of(body, key=key)
-    text = rendered(chat.messages, model, chat.tools if chat.may_call_tools else (), chat).text
+    text = rendered(chat.messages, model, chat.tools if chat.may_call_tools else (), chat, images).text
     return to_json({"input_tokens": len(model.tokenizer.encode(text, add_special_tokens=False, param="messages"))})
 
 
@@ -36,12 +38,12 @@ def text_answer(body: DetokenizeRequest, model: PromptModel) -> bytes:
     return to_json({"prompt": model.tokenizer.backend.decode(body.tokens, skip_special_tokens=False)})
 
 
-def _token_ids(body: TokenizeRequest, model: PromptModel) -> list[int]:
+def _token_ids(body: TokenizeRequest, model: PromptModel, images: Sequence[str] | None) -> list[int]:
     if body.messages is not None:
         # A template writes the special tokens itself.
         adds_special_tokens = bool(body.add_special_tokens)
         return model.tokenizer.encode(
-            rendered(body.messages, model, body.tools, body).text,
+            rendered(body.messages, model, body.tools, body, images).text,
             add_special_tokens=adds_special_tokens,
             param="messages",
         )

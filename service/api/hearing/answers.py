@@ -56,15 +56,22 @@ def verbose_document(transcript: Transcript, body: AudioRequest, *, is_translate
 
 
 async def events(
-    transcripts: AsyncIterator[Transcript], num_prompt_tokens: int
+    transcripts: AsyncIterator[Transcript], num_prompt_tokens: int, *, with_segments: bool
 ) -> AsyncIterator[Sequence[dict[str, Any]]]:
-    """Yield the events of a stream: the text as it grows, then the whole."""
-    sent, transcript = "", None
+    """Yield the events of a stream: the text as it grows, with or without its segments, then the whole."""
+    sent, transcript, num_segments = "", None, 0
     async for transcript in transcripts:
         text = transcript.text
         if len(text) > len(sent):
             yield [{"type": "transcript.text.delta", "delta": text[len(sent) :]}]
             sent = text
+        new = transcript.segments[num_segments:] if with_segments else ()
+        if new:
+            yield [
+                {"type": "transcript.text.segment", **_segment(number, segment)}
+                for number, segment in enumerate(new, start=num_segments)
+            ]
+            num_segments += len(new)
     assert transcript is not None  # the last one comes even if nothing is heard
     yield [{"type": "transcript.text.done", "text": sent, "usage": _token_usage(transcript, num_prompt_tokens)}]
 

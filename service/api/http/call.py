@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Receive, Scope
 
 from service.api.http.ignored import IgnoredFields
-from service.api.http.keys import NO_KEY, ApiKey
+from service.api.http.keys import NO_KEY, ApiKey, owner_of
 from service.api.http.request_queue import Place, RequestQueue
 from service.api.schema.ignored import IgnoredField
 from service.errors import BodyTooLarge, ClientDisconnected, DeadlineExceeded, QueueTimeout
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 CALL = "levserve.call"  # the scope's entry for the request's `Call`, which no client can set
 CLIENT_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+GRAMMAR_PROCESSOR_S = 2.0  # for one that is compiled, with its vocabulary's tables
 MAX_USER_CHARS = 128  # of the end user's name in the log
 
 
@@ -128,6 +129,11 @@ class Call:
         return self.batch_timeout_s is not None
 
     @property
+    def seal_key(self) -> bytes:
+        """What signs the thinking that the client keeps: of a batch, what signs that of its owner's requests."""
+        return self.cache_salt if self.is_background else owner_of(self.cache_salt).encode()
+
+    @property
     def has_long_body(self) -> bool:
         """Whether the work for the request, besides its steps, must leave time to others."""
         return self.long_body is not None
@@ -214,18 +220,39 @@ class Call:
         return QueueDeadline(end_s, limit_s)
 
     async def run_in_thread[T](self, work: Callable[[], T]) -> T:
-        """Run work that may take long, such as compiling a grammar, off the event loop; raises DeadlineExceeded."""
-        return await self.deadline.within(self.api.text_threads.run(work, is_long=self.has_long_body))
+        """Run work that is bounded, but too long for the event loop; raises DeadlineExceeded."""
+        running = self.api.text_threads.run(work, client=self.key, is_long=self.has_long_body)
+        return await self.deadline.within(running)
+
+    async def compile[T](self, work: Callable[[], T]) -> T:
+        """Run work on a grammar in one of the threads for grammars; raises DeadlineExceeded."""
+        threads = self.api.text_threads
+        return await self.deadline.within(threads.run(work, client=self.key, is_long=True, turns=threads.grammars))
+
+    async def try_grammar[T](self, function: Callable[..., T], model: "PromptModel", *arguments: Any) -> T:
+        """Return what a function of a module makes of a model and a grammar, in the process for long bodies.
+
+        Raises:
+            DeadlineExceeded, BodyTooLaborious: it takes too much time, or memory.
+        """
+        bodies = self.api.long_bodies
+        tried = bodies.of_model(function, model, *arguments, processor_s=GRAMMAR_PROCESSOR_S, client=self.key)
+        return await self.deadline.within(tried)
 
     async def make_prompt[B, T](self, make: "Callable[[B, PromptModel], T]", body: B, model: "Served") -> T:
         """Return `make(body, model.prompt_model)`: made in a thread, or of a long body in the process for those.
+
+        The threads are the model's, since its template may take long.
 
         Raises:
             DeadlineExceeded, BodyTooLaborious: it takes too much time, or memory.
         """
         if self.long_body is None:
-            return await self.run_in_thread(lambda: make(body, model.prompt_model))
-        return await self.deadline.within(self.api.long_bodies.prompt(self.long_body, make, model.prompt_model))
+            threads, turns = self.api.text_threads, self.api.text_threads.of_model(model.prompt_model.key)
+            made = threads.run(lambda: make(body, model.prompt_model), client=self.key, turns=turns)
+            return await self.deadline.within(made)
+        made = self.api.long_bodies.prompt(self.long_body, make, model.prompt_model, self.key)
+        return await self.deadline.within(made)
 
     async def convert[B, T: WireObject](self, convert: Callable[[B], T], body: B) -> T:
         """Return `convert(body)`; of a long body without its bulk, made in the process for those.
@@ -235,7 +262,7 @@ class Call:
         """
         if self.long_body is None:
             return convert(body)
-        return await self.deadline.within(self.api.long_bodies.convert(self.long_body, convert))
+        return await self.deadline.within(self.api.long_bodies.convert(self.long_body, convert, self.key))
 
     async def unless_disconnected[T](self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`, cancelled if the client disconnects first.

@@ -162,6 +162,14 @@ class ErrorAnswers:
             if call_of(scope).status is not None:
                 raise  # too late for an answer: the server closes the connection and logs why
             await respond(error, scope, send)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as panic:
+            if call_of(scope).status is not None:
+                raise
+            fault = RuntimeError("a native library panicked")
+            fault.__cause__ = panic
+            await respond(fault, scope, send)
 
 
 def _server_error(error: Exception, request_id: str) -> tuple[int, tuple[str, str, None, str]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_origin, override
 
 import jiter
 from fastapi import Request
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
@@ -19,6 +20,7 @@ from service.errors import ClientDisconnected, InvalidParameter, MissingParamete
 
 MEDIA_TYPE = "multipart/form-data"
 MAX_FIELDS, MAX_FIELD_BYTES = 64, 8 * 1024
+UTF_8 = frozenset({b"utf-8", b"utf8"})
 FORM_BYTES = 16 * 1024  # of a form besides its file
 MAX_PART_HEADERS, MAX_PART_HEADER_BYTES = 8, 1024
 MAX_NAME_CHARS = 64  # of a field; longer names are cut in errors
@@ -45,6 +47,21 @@ def form_body[T: WireObject](kind: type[T]) -> Callable[[Request], Any]:
     return read
 
 
+def check_form(request: Request) -> None:
+    """Check that a body is a form in UTF-8: other encodings of Python have characters that no answer can have.
+
+    Raises:
+        UnsupportedMediaType: it is none, or names another encoding.
+    """
+    stated = request.headers.get("content-type", "")
+    media_type, options = parse_options_header(stated.encode("latin-1"))
+    if media_type != MEDIA_TYPE.encode() or not stated.startswith(MEDIA_TYPE):
+        raise UnsupportedMediaType(f"Content-Type must be {MEDIA_TYPE}.")
+    # Defends against T40.
+    if options.get(b"charset", b"utf-8").lower() not in UTF_8:
+        raise UnsupportedMediaType("The charset of a form must be utf-8.")
+
+
 async def read_form(request: Request) -> Form:
     """Return the form of a request.
 
@@ -57,8 +74,7 @@ async def read_form(request: Request) -> Form:
         InvalidParameter: a field is there twice, or the file is none.
         ClientDisconnected: the client disconnected first.
     """
-    if not request.headers.get("content-type", "").startswith(MEDIA_TYPE):
-        raise UnsupportedMediaType(f"Content-Type must be {MEDIA_TYPE}.")
+    check_form(request)
     # Defends against T35.
     parser = _Parser(
         request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES

@@ -1,10 +1,10 @@
 """The fields of one request that were accepted and not honoured: its answer, its log line and a metric name them."""
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import accumulate
 
 from service.api.schema.ignored import IgnoredField
+from service.api.schema.wire import WireObject
 from service.errors import UnknownParameter, UnsupportedParameter
 from service.observability.metrics import Metrics
 
@@ -13,6 +13,11 @@ MAX_CHARS = 2048  # of all names: proxies such as nginx take 4 KiB of headers
 MAX_NAME_CHARS = 200  # of a part of a tool's schema, which may lie deep in it
 # The label of fields that no interface has, since clients choose their names.
 UNKNOWN = "unknown"
+# Fields whose parts clients name.
+OPEN_FIELDS = frozenset(
+    {"chat_template_kwargs", "input_schema", "parameters", "schema", "json", "metadata", "logit_bias"}
+)
+MAX_LABELS, MAX_LABEL_PARTS = 32, 4  # of one request, of a label
 
 
 class IgnoredFields:
@@ -49,13 +54,35 @@ class IgnoredFields:
 
     def count(self, metrics: Metrics) -> None:
         """Add the fields to the metric, once for the request."""
-        for name in {_field_of(field.name) if field.is_known else UNKNOWN for field in self._fields.values()}:
-            metrics.ignored_fields.labels(name).inc()
+        known = _known_names(WireObject) if any(field.is_known for field in self._fields.values()) else frozenset()
+        labels = {_label(field.name, known) if field.is_known else UNKNOWN for field in self._fields.values()}
+        for label in sorted(labels)[:MAX_LABELS]:
+            metrics.ignored_fields.labels(label).inc()
 
 
-def _field_of(name: str) -> str:
-    """Return the field of an interface that holds a part of a tool's schema, whose names clients choose."""
-    return re.split(r"(?<=\.parameters)\.|(?<=\.input_schema)\.", name, maxsplit=1)[0]
+def _label(name: str, known: Set[str]) -> str:
+    """Return a field as far as an interface has it: clients choose the names in schemas and other mappings."""
+    parts = name.split(".")
+    # Defends against T41.
+    parts = _own_parts(parts, known)
+    return ".".join(parts) or UNKNOWN
+
+
+def _own_parts(parts: Sequence[str], known: Set[str]) -> list[str]:
+    own: list[str] = []
+    for part in parts[:MAX_LABEL_PARTS]:
+        if part.replace("[]", "") not in known:
+            break
+        own.append(part)
+        if part in OPEN_FIELDS:
+            break
+    return own
+
+
+def _known_names(kind: type[WireObject]) -> frozenset[str]:
+    """Return the names that the fields of a kind of objects, and of those derived from it, have in requests."""
+    own = {field.alias or name for name, field in kind.model_fields.items()}
+    return frozenset(own | kind.hints.keys() | kind.refused.keys()).union(*map(_known_names, kind.__subclasses__()))
 
 
 def _printable(name: str) -> str:

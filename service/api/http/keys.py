@@ -20,7 +20,13 @@ class ApiKey:
     can_prioritize: bool = False  # whether its requests may overtake those of others by a negative `priority`
 
 
+OPEN_OWNER = "open"  # of everything where no key is needed
 NO_KEY = ApiKey("", "", can_prioritize=True)  # of requests where none is required, and of batches
+
+
+def owner_of(key_digest: bytes) -> str:
+    """Return the owner of what a request with this key creates: nothing that the key or its digest follows from."""
+    return hashlib.sha256(b"levserve owner " + key_digest).hexdigest()[:32] if key_digest else OPEN_OWNER
 
 
 def plain_keys(secrets: Sequence[str]) -> tuple[ApiKey, ...]:

@@ -71,7 +71,7 @@ async def parsed_body[T: WireObject](request: Request, kind: type[T], content: b
         return parse(kind, content)
     call.long_body = LongBody(kind, content)
     long_bodies: LongBodies = request.app.state.context.long_bodies
-    return await cancel_on_disconnect(request.receive, long_bodies.read(call.long_body))
+    return await cancel_on_disconnect(request.receive, long_bodies.read(call.long_body, call.key))
 
 
 @dataclass(frozen=True)

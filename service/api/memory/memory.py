@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic_core import from_json
 from starlette.types import Message
 
-from service.api.batch.names import owner_of
 from service.api.http.call import Call, call_of, cancel_on_disconnect
+from service.api.http.keys import owner_of
 from service.api.http.receive import parsed_body
 from service.api.memory.continued import ContinuedRequest, joined, packed_items
 from service.api.memory.store import UNFINISHED, Kept, LiveResponse, ResponseStore
@@ -99,9 +98,9 @@ class Memory:
             return (await self._kept(response_id)).response
         return document
 
-    async def items(self, response_id: str) -> list[dict[str, Any]]:
-        """Return the items that a response was made from; raises UnknownObject, ResponsesUnavailable."""
-        return from_json((await self._kept(response_id)).items)
+    async def items(self, response_id: str) -> bytes:
+        """Return the items that a response was made from, as JSON; raises UnknownObject, ResponsesUnavailable."""
+        return (await self._kept(response_id)).items
 
     async def delete(self, response_id: str) -> None:
         """Delete a response; one that is not complete yet is not kept. Raises UnknownObject, ResponsesUnavailable."""
@@ -301,7 +300,7 @@ async def _packed(call: Call, body: LongBody) -> bytes | None:
     """Return the items of a request as they are kept; None if that fails, so that the answer is given all the same."""
     try:
         if call.has_long_body:
-            return await call.deadline.within(call.api.long_bodies.make(body, packed_items))
+            return await call.deadline.within(call.api.long_bodies.make(body, packed_items, call.key))
         return await call.run_in_thread(lambda: packed_items(body))
     except RequestError as error:
         logger.error("a response is not kept", exc_info=error)

@@ -96,10 +96,10 @@ class VerboseTranscription(AnswerObject):
 class TranscriptionEvent(AnswerObject):
     """An event of a stream."""
 
-    type: Literal["transcript.text.delta", "transcript.text.done"]
+    type: Literal["transcript.text.delta", "transcript.text.segment", "transcript.text.done"]
     delta: str | None = None
     """The text that has come to the transcript."""
     text: str | None = None
-    """The whole text, in the last event."""
+    """The text of a segment; the whole text, in the last event."""
     usage: AudioTokenUsage | None = None
     """In the last event."""

@@ -56,6 +56,13 @@ class Tokens(AnswerObject):
     """The tokens as the vocabulary writes them, if `return_token_strs` is true."""
 
 
+class ExtractedText(AnswerObject):
+    """The answer of POST /extract_text."""
+
+    text: str
+    num_pages: int
+
+
 class Text(AnswerObject):
     """The answer of POST /detokenize."""
 

@@ -17,7 +17,7 @@ from service.errors import InvalidParameter
 
 MAX_TEXT_CHARS = 8 * 1024  # of a prompt; its tokens are counted later
 MAX_SEED = 2**63 - 1
-STREAMED_FORMATS = ("json", "text")
+STREAMED_FORMATS = ("json", "text", "verbose_json")
 
 type AudioResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
 type Granularity = Literal["segment", "word"]
@@ -99,7 +99,7 @@ class AudioRequest(WireObject):
     )
     """`segment`, `word` or both: what `verbose_json` has times of. Times of words take another pass of the model."""
     stream: bool = False
-    """Whether to send the text as events, window by window."""
+    """Whether to send the text as events, window by window; with `verbose_json` the segments too."""
     chunking_strategy: Literal["auto"] | ServerVad | None = None
     """`auto`, or an object of type `server_vad`: cut the recording where nobody speaks and decode the parts at the same
     time. It is faster, and less exact: no part knows the text before it."""
@@ -128,6 +128,9 @@ class AudioRequest(WireObject):
             raise InvalidParameter(message, param="timestamp_granularities")
         if self.stream and self.response_format not in STREAMED_FORMATS:
             message = f"'stream' contradicts 'response_format': '{self.response_format}', which is written as a whole."
+            raise InvalidParameter(message, param="stream")
+        if self.stream and self.has_words:
+            message = "'stream' contradicts the granularity 'word': its events have times of segments alone."
             raise InvalidParameter(message, param="stream")
         if self.vad_filter and self.chunking_strategy is not None:
             message = "'vad_filter' contradicts 'chunking_strategy': each chooses what is heard. Send one of them."

@@ -4,7 +4,7 @@ Source: https://platform.openai.com/docs/api-reference/chat/create
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, override
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, override
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import to_json
@@ -62,6 +62,7 @@ _IMAGE_TYPE = "image_url"
 _THINKING_TYPES = ("thinking", "reasoning", "redacted_thinking")  # of other services' answers
 # The roles that every chat may have; a fine-tune may have others.
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+type Detail = Literal["auto", "low", "high"]  # of an image
 Role = Annotated[str, Field(pattern=r"^[\w .:/-]{1,64}$")]
 
 
@@ -108,13 +109,43 @@ def _as_image(value: Any) -> Any:
     return {"url": value} if isinstance(value, str) else value
 
 
+def image_of_source(source: Any) -> str | None:
+    """Return an image as Anthropic states it as a URL; None if it is a file."""
+    if not isinstance(source, dict):
+        return None
+    if source.get("type") == "url":
+        return source["url"] if isinstance(source.get("url"), str) else None
+    return as_data_url(source.get("data")) if source.get("type") == "base64" else None
+
+
+def as_data_url(data: Any) -> str | None:
+    """Return base64 as a data URL, which some clients make of it themselves."""
+    if not isinstance(data, str):
+        return None
+    return data if data.lstrip()[:5].lower() == "data:" else f"data:;base64,{data}"
+
+
+def _with_image_url(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part with an image as other interfaces write it: Responses, Messages, the Model Context Protocol."""
+    names = ("type", "image_url", "detail", "source", "data", "mimeType")
+    url = part.get("image_url") or image_of_source(part.get("source")) or as_data_url(part.get("data"))
+    image = _as_image(url)
+    if isinstance(image, dict) and "detail" in part:
+        image = {"detail": part["detail"], **image}
+    others = {name: value for name, value in part.items() if name not in names}
+    return others | {"type": _IMAGE_TYPE} | ({} if image is None else {"image_url": image})
+
+
 class ImageUrl(WireObject):
     """An image of a message."""
 
+    effective_values: ClassVar[NeutralValues] = {"detail": get_args(Detail.__value__)}
+    blank: ClassVar[tuple[str, ...]] = ("detail",)
+
     url: str
     """The image itself, `data:image/png;base64,…`, or its https address with ALLOW_REMOTE_IMAGES."""
-    detail: Literal["auto", "low", "high"] = "auto"
-    """`low` takes fewer tokens and shows less."""
+    detail: Detail = "auto"
+    """`low` takes fewer tokens and shows less; another value than these has no effect."""
 
 
 class ContentPart(WireObject):
@@ -135,6 +166,9 @@ class ContentPart(WireObject):
     @classmethod
     @override
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        kind = document.get("type")
+        if kind in ("input_image", "image"):
+            return _with_image_url(document)
         return with_text_of_refusal(document)
 
     @property

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.chat import OwnThinking
+from service.api.schema.chat import OwnThinking, image_of_source
 from service.api.schema.wire import ANY, MAX_ECHOED_CHARS, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
@@ -64,7 +64,7 @@ class _Readable(WireObject):
     title: str | None = None
     """Comes before the text."""
     source: dict[str, Any] | str | None = None
-    """A document's text, or a search result's address."""
+    """An image, a document's text, or a search result's address."""
     tool_name: str | None = None
     """The tool that a search has found."""
 
@@ -112,7 +112,8 @@ class Block(_Readable):
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": ResultBlock}
 
     source: dict[str, Any] | str | None = None
-    """An image (its `media_type` and `data`, of type `base64`), a document's text, or a search result's address."""
+    """An image (its `data`, of type `base64`, or with ALLOW_REMOTE_IMAGES its `url`), a document's text, or a search
+    result's address."""
     content: (
         Annotated[
             list[ResultBlock],
@@ -174,7 +175,7 @@ class Block(_Readable):
             if self.type == kind and role != owner:
                 text = f"Invalid '{path}.type': only messages of the role '{owner}' have blocks of type '{kind}'."
                 raise InvalidParameter(text, param=f"{path}.type")
-        if self.type == "image" and _image_of_source(self.source) is None:
+        if self.type == "image" and image_of_source(self.source) is None:
             reason = "send the image itself, with a source of type 'base64', a 'media_type' and its 'data'."
             raise UnsupportedParameter(f"{path}.source", reason)
         if self.type == "document" and self.as_text() is None:
@@ -195,14 +196,6 @@ def _text_of_source(source: Any) -> str | None:
     if isinstance(found, list):
         found = joined([part["text"] for part in found if isinstance(part, dict) and isinstance(part.get("text"), str)])
     return found if isinstance(found, str) else None
-
-
-def _image_of_source(source: Any) -> str | None:
-    """Return an image as a data URL; None if it is a file or an address."""
-    if not isinstance(source, dict) or source.get("type") != "base64":
-        return None
-    media_type, data = source.get("media_type"), source.get("data")
-    return f"data:{media_type};base64,{data}" if isinstance(media_type, str) and isinstance(data, str) else None
 
 
 def joined(texts: Sequence[str]) -> str:
@@ -235,8 +228,7 @@ def messages_of(
         parts: list[dict[str, Any]] = []  # images, and the texts before each
         for number, block in enumerate(blocks):
             if block.type == "image":
-                image = {"type": "image_url", "image_url": {"url": _image_of_source(block.source)}}
-                parts += [*_text_parts(joined(texts)), image]
+                parts += [*_text_parts(joined(texts)), _image_part(block)]
                 texts.clear()
             elif block.type == "tool_result":
                 messages.append(_result(block, f"{path}[{number}]", ignored))
@@ -270,17 +262,29 @@ def _text_parts(text: str) -> list[dict[str, Any]]:
 
 
 def _result(block: Block, path: str, ignored: list[str]) -> dict[str, Any]:
+    # Templates have no other place for an error.
     texts: list[str] = []
+    parts: list[dict[str, Any]] = []  # images, and the texts before each
     for number, part in enumerate(block.content or ()):
         text = part.as_text()
-        if text is None:  # the rest of the result is still worth reading
+        if part.type == "image" and image_of_source(part.source) is not None:
+            parts += [*_text_parts(joined(texts)), _image_part(part)]
+            texts.clear()
+        elif text is None:  # the rest of the result is still worth reading
             ignored.append(f"{path}.content[{number}].type")
         else:
             texts.append(text)
     content = joined(texts)
-    # Templates have no other place for it.
-    content = f"Error: {content}" if block.is_error else content
+    if parts:
+        error = _text_parts("Error: ") if block.is_error else []
+        content = [*error, *parts, *_text_parts(content)]
+    elif block.is_error:
+        content = f"Error: {content}"
     return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+
+
+def _image_part(block: _Readable) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": image_of_source(block.source)}}
 
 
 def _append(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:

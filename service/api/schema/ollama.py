@@ -3,19 +3,20 @@
 Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from service.api.schema.chat import FunctionCall, MeantChat, OwnThinking, Role
+from service.api.schema.chat import FunctionCall, MeantChat, OwnThinking, Role, as_data_url
 from service.api.schema.embeddings import INPUT, EmbeddingsRequest, Input, read_inputs
 from service.api.schema.generation import MAX_NAME_CHARS
 from service.api.schema.other_names import GRAMMAR_PROMISES, LIMITS
 from service.api.schema.tools import MAX_TOOLS
 from service.api.schema.wire import ANY, NeutralValues, WireObject
-from service.errors import InvalidParameter
+from service.errors import InvalidParameter, UnsupportedParameter
 
 _KEEP_ALIVE: NeutralValues = {"keep_alive": ()}
 _HINTS: NeutralValues = {**_KEEP_ALIVE, "shift": (False,), "truncate": (False,)}
@@ -36,6 +37,8 @@ def _format(value: Any) -> dict[str, Any] | str:
     return value
 
 
+_SCHEME = re.compile(r"\s*(data|https?|file):", re.IGNORECASE)
+
 # Promises of other interfaces, which are options here.
 _REFUSED: NeutralValues = {**GRAMMAR_PROMISES, **dict.fromkeys(LIMITS, ()), "stop": ([], ""), "seed": ()}
 _REMEDIES: Mapping[str, str] = {
@@ -51,6 +54,7 @@ def _embed_inputs(value: Any) -> tuple[Input, ...]:
     return () if value in ("", []) else read_inputs(value)
 
 
+Images = Annotated[list[str], Field(fail_fast=True), BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Format = Annotated[
     dict[str, Any] | str, PlainValidator(_format, json_schema_input_type=Literal["", "json"] | dict[str, Any])
@@ -154,7 +158,6 @@ class OllamaToolCall(WireObject):
 class OllamaMessage(WireObject):
     """One message of a chat."""
 
-    refused: ClassVar[NeutralValues] = {"images": ([],)}
     nested: ClassVar[dict[str, type[WireObject]]] = {"tool_calls": OllamaToolCall}
 
     role: Role
@@ -162,6 +165,8 @@ class OllamaMessage(WireObject):
     model's chat template writes."""
     content: str = ""
     """The text."""
+    images: Images = Field(default_factory=list)
+    """Images before the text, each as base64 or a data URL, or its https address with ALLOW_REMOTE_IMAGES."""
     thinking: str | None = None
     """The thinking before an earlier answer, for templates that render it."""
     tool_calls: Annotated[list[OllamaToolCall], Field(fail_fast=True)] = Field(default_factory=list)
@@ -233,12 +238,12 @@ class OllamaGenerateRequest(OllamaRequest):
     """The body of POST /api/generate."""
 
     hints: ClassVar[NeutralValues] = {**_HINTS, "height": (), "steps": (), "template": ("",), "width": ()}
-    refused: ClassVar[NeutralValues] = {**_REFUSED, "context": ([],), "images": ([],)}
+    refused: ClassVar[NeutralValues] = {**_REFUSED, "context": ([],)}
     remedies: ClassVar[Mapping[str, str]] = {
         **_REMEDIES,
         "context": "send the conversation's messages to /api/chat.",
     }
-    bulk: ClassVar[Mapping[str, Any]] = {"prompt": "", "system": ""}
+    bulk: ClassVar[Mapping[str, Any]] = {"images": [], "prompt": "", "system": ""}
 
     prompt: str = ""
     """What to answer or to continue; without it, the model is loaded."""
@@ -246,6 +251,8 @@ class OllamaGenerateRequest(OllamaRequest):
     """The text after a gap that the answer fills, if the tokenizer marks gaps, else refused; not in `echo`."""
     system: str = ""
     """The system's message, before the prompt."""
+    images: Images = Field(default_factory=list)
+    """Images before the text, each as base64 or a data URL, or its https address with ALLOW_REMOTE_IMAGES."""
     raw: bool = False
     """Whether the prompt is continued as it is."""
 
@@ -264,10 +271,17 @@ class OllamaGenerateRequest(OllamaRequest):
     def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
         """Return the chat that has the same answer."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return MeantChat(self._chat([*system, {"role": "user", "content": self.prompt}]))
+        return MeantChat(self._chat([*system, {"role": "user", "content": _content(self.images, self.prompt)}]))
 
     def as_completion(self) -> dict[str, Any]:
-        """Return the body of the completion that has the same answer."""
+        """Return the body of the completion that has the same answer.
+
+        Raises:
+            UnsupportedParameter: it has images.
+        """
+        if self.images:
+            reason = "a prompt that is continued as it is, with 'raw' or 'suffix' or without a chat template, has none."
+            raise UnsupportedParameter("images", reason)
         completion = {**self._shared(), "prompt": self.prompt, "suffix": self.suffix}
         completion.setdefault("max_tokens", -1)
         if self.logprobs:
@@ -318,7 +332,7 @@ class OllamaEmbedRequest(EmbeddingsRequest):
 def _messages_of(messages: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
     """Yield the messages as chats have them."""
     for message in messages:
-        stated: dict[str, Any] = {"role": message.role, "content": message.content}
+        stated: dict[str, Any] = {"role": message.role, "content": _content(message.images, message.content)}
         if message.thinking:
             stated["reasoning_content"] = message.thinking
         if message.tool_calls:
@@ -326,3 +340,12 @@ def _messages_of(messages: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
         if message.role == "tool":
             stated |= {"tool_call_id": message.tool_call_id, "name": message.tool_name}
         yield stated
+
+
+def _content(images: Sequence[str], text: str) -> str | list[dict[str, Any]]:
+    """Return what a chat's message says and shows."""
+    if not images:
+        return text
+    urls = [image if _SCHEME.match(image) else as_data_url(image) for image in images]
+    shown = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [*shown, *([{"type": "text", "text": text}] if text else [])]

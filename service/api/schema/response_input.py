@@ -4,11 +4,11 @@ Source: https://platform.openai.com/docs/api-reference/responses/create#response
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, override
+from typing import Annotated, Any, ClassVar, Literal, get_args, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.chat import OwnThinking, Role, as_arguments, with_text_of_refusal
+from service.api.schema.chat import Detail, OwnThinking, Role, as_arguments, with_text_of_refusal
 from service.api.schema.response_tools import INPUT, LOCAL_SHELL, qualified
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
@@ -48,6 +48,7 @@ class InputPart(WireObject):
     }
     refused: ClassVar[NeutralValues] = {"file_id": ()}
     remedies: ClassVar[Mapping[str, str]] = {"file_id": "send the image itself as 'image_url'."}
+    effective_values: ClassVar[NeutralValues] = {"detail": get_args(Detail.__value__)}
     blank: ClassVar[tuple[str, ...]] = ("image_url", "detail")
     supported_types: ClassVar[tuple[str, ...]] = (*_TEXT_TYPES, _IMAGE_TYPE)
 
@@ -57,12 +58,18 @@ class InputPart(WireObject):
     """The text."""
     image_url: str | None = None
     """The image, of a part of that type: `data:image/png;base64,…`, or its https address with ALLOW_REMOTE_IMAGES."""
-    detail: Literal["auto", "low", "high"] = "auto"
-    """`low` takes fewer tokens and shows less."""
+    detail: Detail = "auto"
+    """`low` takes fewer tokens and shows less; another value than these has no effect."""
 
     @classmethod
     @override
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a part whose image is stated as Responses do, and not as a chat does."""
+        image = document.get("image_url")
+        if document.get("type") == "image_url":
+            document = document | {"type": _IMAGE_TYPE}
+        if isinstance(image, dict) and isinstance(image.get("url"), str):
+            document = {"detail": image.get("detail")} | document | {"image_url": image.get("url")}
         return with_text_of_refusal(document)
 
     @override

@@ -1,8 +1,9 @@
 """JSON objects that clients send: parsed within bounds, and sorted by one rule into fields that count and that do not.
 
 Each class states the rule as tables. Its model fields are enforced. `refused` lists promises that this server does not
-keep, and `hints` lists fields that ask for no promise. A hint that has no effect here, or a field that no class knows,
-is accepted and recorded in `ignored`. Null is the same as absent everywhere.
+keep, `hints` lists fields that ask for no promise, and `effective_values` the values of fields at which they have an
+effect. A hint that has no effect here, or a field that no class knows, is accepted and recorded in `ignored`. Null is
+the same as absent everywhere.
 
 JSON is parsed with bounded depth and digits; NaN and duplicate names, which parsers resolve differently, are rejected.
 """
@@ -46,6 +47,7 @@ class WireObject(BaseModel):
 
     hints: ClassVar[NeutralValues] = {}  # accepted at any value, and told at other values than these
     refused: ClassVar[NeutralValues] = {}  # accepted at these values only
+    effective_values: ClassVar[NeutralValues] = {}  # of fields that are absent, and told, at other values than these
     remedies: ClassVar[Mapping[str, str]] = {}  # what to send instead of a field that is refused
     blank: ClassVar[tuple[str, ...]] = ()  # fields that are absent if they are empty, as typed clients write them
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
@@ -197,6 +199,9 @@ class _Sieve:
             if value is None or (value == "" and name in kind.blank):
                 continue
             if name in names:
+                if name in kind.effective_values and not _is_neutral(value, kind.effective_values[name]):
+                    self._ignore(kind, name, path)
+                    continue
                 is_plain = name not in nested and not isinstance(value, list)
                 effective[name] = value if is_plain else self._nested(nested.get(name), value, path + name)
             elif name in kind.refused:
@@ -215,7 +220,8 @@ class _Sieve:
         return {"type": stated}
 
     def _ignore(self, kind: type[WireObject], name: str, path: str) -> None:
-        self._note(kind, name, IgnoredField(path + name[:MAX_ECHOED_CHARS], is_known=name in kind.hints))
+        is_known = name in kind.hints or name in kind.effective_values
+        self._note(kind, name, IgnoredField(path + name[:MAX_ECHOED_CHARS], is_known=is_known))
 
     def _note(self, kind: type[WireObject], name: str, field: IgnoredField) -> None:
         """Record a field where the request has it first: a long chat may repeat it in every message."""

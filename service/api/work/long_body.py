@@ -12,12 +12,12 @@ from functools import cache, partial
 from inspect import signature
 from typing import Any, NamedTuple
 
-import anyio
 from pydantic import TypeAdapter
 
 from service.api.schema.wire import WireObject, parse, parse_light
 from service.api.work.long_work import LongWork
 from service.api.work.text_threads import TextThreads
+from service.api.work.turns import ANYONE, Client, Turns
 from service.errors import BodyTooLaborious
 from service.text.prompt_model import PromptModel
 from service.worker.process import MEBIBYTE, WorkerProcess
@@ -63,55 +63,94 @@ class LongBodies:
             processor_s=PROCESSOR_S,
         )
         self._turns, self._threads = turns, threads
-        self._free = anyio.CapacityLimiter(1)
+        self._free = Turns(1)
         self._idle: asyncio.TimerHandle | None = None
         self._sent: tuple[int, set[str]] = (0, set())  # the keys of the models that the process has, by its number
 
-    async def read(self, body: LongBody) -> Any:
-        """Return the checked object of a body, without what only its prompts need, once its turn has come.
+    async def read(self, body: LongBody, client: Client = ANYONE) -> Any:
+        """Return the checked object of a client's body, without what only its prompts need, once its turn has come.
 
         Raises:
             RequestError: as `parse` does.
             BodyTooLaborious: it takes too much time or memory.
         """
-        return await self._turns.begin(lambda: self._call(partial(parse_light, body.kind), _read, body))
+        return await self._turns.begin(lambda: self._call(client, partial(parse_light, body.kind), _read, body), client)
 
-    async def convert[T: WireObject](self, body: LongBody, function: Callable[[Any], T]) -> T:
+    async def convert[T: WireObject](self, body: LongBody, function: Callable[[Any], T], client: Client = ANYONE) -> T:
         """Return the object that a function of a module makes of a body that has been read, without its bulk.
 
         Raises:
             RequestError: what the function raises.
             BodyTooLaborious: it takes too much time or memory.
         """
-        return await self._call(partial(parse_light, _result_type(function)), _convert, body, function)
+        return await self._call(client, partial(parse_light, _result_type(function)), _convert, body, function)
 
-    async def make(self, body: LongBody, function: Callable[[LongBody], bytes]) -> bytes:
+    async def make(self, body: LongBody, function: Callable[[LongBody], bytes], client: Client = ANYONE) -> bytes:
         """Run a module's function on a parsed body in the worker process and return its result.
 
         Raises:
             BodyTooLaborious: it takes too much time or memory.
         """
-        return await self._call(bytes, function, body)
+        return await self._call(client, bytes, function, body)
 
-    async def prompt[T](self, body: LongBody, function: Callable[[Any, PromptModel], T], model: PromptModel) -> T:
+    async def run(self, function: Callable[[], bytes], client: Client = ANYONE) -> bytes:
+        """Return the result of a function of a module, or a partial one, that works on other text than a body.
+
+        Raises:
+            RequestError: what the function raises.
+            BodyTooLaborious: it takes too much time or memory.
+        """
+        return await self._call(client, bytes, function, processor_s=PROCESSOR_S)
+
+    async def prompt[T](
+        self,
+        body: LongBody,
+        function: Callable[[Any, PromptModel], T],
+        model: PromptModel,
+        client: Client = ANYONE,
+    ) -> T:
         """Return what a function of a module makes of the complete object of a body that has been read, and a model.
 
         Raises:
             RequestError: what the function raises.
             BodyTooLaborious: it takes too much time or memory.
         """
-        return await self._call(partial(_read_result, function), _prompt, body, function, model.key, model=model)
+        return await self._call(
+            client, partial(_read_result, function), _prompt, body, function, model.key, model=model
+        )
+
+    async def of_model[T](
+        self,
+        function: "Callable[..., T]",
+        model: PromptModel,
+        *arguments: Any,
+        processor_s: float,
+        client: Client = ANYONE,
+    ) -> T:
+        """Return what a function of a module makes of a model and arguments, however short the body is.
+
+        Raises:
+            RequestError: what the function raises.
+            BodyTooLaborious: it takes more than `processor_s`, or too much memory.
+        """
+        read = partial(_read_result, function)
+        return await self._call(
+            client, read, _of_model, function, model.key, *arguments, model=model, processor_s=processor_s
+        )
 
     async def _call[T](
         self,
+        client: Client,
         read: Callable[[bytes], T],
         function: Callable[..., bytes],
         *arguments: Any,
         model: PromptModel | None = None,
+        processor_s: float | None = None,
     ) -> T:
         """Return what `read` makes of the result of a function in the process, to which the model is sent first.
 
-        The process is killed if the call still runs a moment after this was cancelled.
+        The process is killed if the call still runs a moment after this was cancelled. With `processor_s` the work is
+        none on a body, and no other body waits in proportion to it.
         """
         loop, is_running = asyncio.get_running_loop(), False
 
@@ -121,8 +160,9 @@ class LongBodies:
             try:
                 if model is not None:
                     self._send(model)
-                answer = self.process.call(function, *arguments)
-                loop.call_soon_threadsafe(self._turns.charge, answer.processor_s)
+                answer = self.process.call(function, *arguments, processor_s=processor_s)
+                if processor_s is None:
+                    loop.call_soon_threadsafe(self._turns.charge, answer.processor_s)
                 return read(bytes(answer.content))
             finally:
                 is_running = False
@@ -132,7 +172,7 @@ class LongBodies:
                 self.process.end()
 
         try:
-            return await self._threads.run(work, is_long=True, limiter=self._free)
+            return await self._threads.run(work, is_long=True, client=client, turns=self._free)
         except asyncio.CancelledError:
             loop.call_later(GRACE_S, end_if_running)
             raise
@@ -157,7 +197,7 @@ class LongBodies:
         keys.add(model.key)
 
     def _end_if_idle(self) -> None:
-        if not self._free.borrowed_tokens:
+        if not self._free.num_taken:
             self.process.end()
 
 
@@ -201,6 +241,10 @@ def _keep(model: PromptModel) -> bytes:
 
 def _prompt(body: LongBody, function: Callable[[Any, PromptModel], Any], key: str) -> bytes:
     return _written_result(function, function(_parsed(body), _models[key]))
+
+
+def _of_model(function: Callable[..., Any], key: str, *arguments: Any) -> bytes:
+    return _written_result(function, function(_models[key], *arguments))
 
 
 def _parsed(body: LongBody) -> WireObject:

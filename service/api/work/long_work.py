@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-import anyio
+from service.api.work.turns import ANYONE, Client, Turns
 
 # A shorter body is worked on at once: passing it to another process takes as long, or little less.
 SHORT_BODY_BYTES = 32 * 1024
@@ -22,7 +22,7 @@ class LongWork:
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
         """Create it; `is_busy` tells whether others run, whom a rest helps."""
-        self.turn = anyio.CapacityLimiter(1)  # which the next body waits for
+        self.turn = Turns(1)  # which the next body waits for
         self._is_busy = is_busy
         self.charged_s = 0.0  # of a processor, which the next turn waits in proportion to
         self._turns_s = deque[float](maxlen=NUM_MEASURED)
@@ -32,10 +32,9 @@ class LongWork:
         """How long one body has taken lately, with its rest; 0 before there was one."""
         return sum(self._turns_s) / max(1, len(self._turns_s))
 
-    async def begin[T](self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of the first work on a body, once its turn has come; raises what it raises."""
-        turn, loop = object(), asyncio.get_running_loop()
-        await self.turn.acquire_on_behalf_of(turn)
+    async def begin[T](self, work: Callable[[], Awaitable[T]], client: Client = ANYONE) -> T:
+        """Return the result of the first work on a client's body, once its turn has come; raises what it raises."""
+        loop, turn = asyncio.get_running_loop(), await self.turn.take(client)
         begin_s = loop.time()
         try:
             return await work()
@@ -43,7 +42,7 @@ class LongWork:
             seconds, self.charged_s = self.charged_s, 0.0
             rest_s = RESTS * seconds if self._is_busy() else 0.0
             self._turns_s.append(loop.time() - begin_s + rest_s)
-            loop.call_later(rest_s, self.turn.release_on_behalf_of, turn)
+            loop.call_later(rest_s, self.turn.give_back, turn)
 
     def charge(self, seconds: float) -> None:
         """Charge seconds of a processor to the turn that is on, or else to the next one."""

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import anyio
-
 from service.api.work.text_threads import TextThreads
+from service.api.work.turns import ANYONE, Client, Turns
 from service.compile.lru_cache import LruCache
-from service.errors import AudioTooLaborious, ImageTooLaborious, ServiceError
+from service.errors import AudioTooLaborious, ImageTooLaborious, PdfTooLaborious, ServiceError
 from service.media.decode import decode_audio
 from service.media.images import MAX_PIXELS, decode_image, image_size
+from service.media.pdf import PdfText, pdf_text, read_pdf_text
 from service.media.pixels import CHANNELS, Filter, Picture, Resize, Size, read_pictures, read_size
 from service.media.samples import HEADER, SAMPLE_BYTES, SAMPLING_RATE, SPAN_BYTES, Sound, read_sound
 from service.media.voice_activity import STEP_SIZE, VoiceActivity
@@ -22,7 +22,7 @@ from service.worker.process import MEBIBYTE, WorkerProcess
 
 MAX_PROCESSES = 2  # at the same time, of each kind of media; each may take a processor
 MAX_AUDIO_S = 7200.0
-AUDIO_PROCESSOR_S, IMAGE_PROCESSOR_S = 60.0, 15.0  # for one file
+AUDIO_PROCESSOR_S, IMAGE_PROCESSOR_S, PDF_PROCESSOR_S = 60.0, 15.0, 20.0  # for one file
 BASE_BYTES = 384 * MEBIBYTE  # of memory: the interpreter, the library and its buffers
 COPIES = 2  # of a file in memory: as it came, and read
 IDLE_S = 60.0  # until a process without calls is ended
@@ -32,6 +32,9 @@ MAX_IMAGE_BYTES = 64 * MEBIBYTE  # of one file
 PIXEL_BYTES = 4  # as Pillow stores them, the fourth unused
 IMAGE_COPIES = 3  # of the pixels: as they were decoded, with other channels, and turned
 MAX_PICTURES_BYTES = 128 * MEBIBYTE
+MAX_PDF_BYTES = 25 * MEBIBYTE  # of one file
+PDF_OBJECTS_BYTES = 384 * MEBIBYTE  # of memory: its streams unpacked, and what they describe
+MAX_PDF_ANSWER_BYTES = 16 * MEBIBYTE
 MAX_CACHED_SIZES, MAX_CACHED_BYTES = 4096, 64 * MEBIBYTE  # of images and their pixels
 ENTRY_BYTES = 1000  # of an image besides its pixels
 
@@ -63,11 +66,23 @@ class MediaProcesses:
             processor_s=IMAGE_PROCESSOR_S,
             max_answer_bytes=MAX_PICTURES_BYTES,
         )
+        self._pdfs = _Processes(
+            threads,
+            failure=PdfTooLaborious,
+            memory_bytes=BASE_BYTES + COPIES * MAX_PDF_BYTES + PDF_OBJECTS_BYTES,
+            processor_s=PDF_PROCESSOR_S,
+            max_answer_bytes=MAX_PDF_ANSWER_BYTES,
+        )
         self._sizes = LruCache[Size](MAX_CACHED_SIZES)
         self._pictures = LruCache[list[Picture]](MAX_CACHED_BYTES, _num_bytes)
 
     async def sound(
-        self, content: bytes, max_s: float = MAX_AUDIO_S, *, activity: VoiceActivity | None = None
+        self,
+        content: bytes,
+        max_s: float = MAX_AUDIO_S,
+        *,
+        activity: VoiceActivity | None = None,
+        client: Client = ANYONE,
     ) -> Sound:
         """Return the samples of an audio file, and with `activity` where somebody speaks.
 
@@ -76,15 +91,16 @@ class MediaProcesses:
             AudioTooLong: it plays longer than `max_s` seconds.
             AudioTooLaborious: it takes too much time or memory.
         """
-        return await self._sounds.call(read_sound, decode_audio, content, max_s, activity)
+        return await self._sounds.call(client, read_sound, decode_audio, content, max_s, activity)
 
-    async def image_size(self, content: bytes, *, key: bytes, param: str) -> Size:
+    async def image_size(self, content: bytes, *, key: bytes, param: str, client: Client = ANYONE) -> Size:
         """Return the size of an image from its header.
 
         Args:
             content: the file.
             key: stands for the file in the cache.
             param: the request field that an error names.
+            client: whose image it is.
 
         Raises:
             UnreadableImage: it is no image of a supported format.
@@ -92,12 +108,19 @@ class MediaProcesses:
             ImageTooLaborious: it takes too much time or memory.
         """
         if (size := self._sizes.get(key)) is None:
-            size = await self._images.call(read_size, image_size, content, param)
+            size = await self._images.call(client, read_size, image_size, content, param)
             self._sizes.put(key, size)
         return size
 
     async def pictures(
-        self, content: bytes, resizes: Sequence[Resize], resampling: Filter, *, key: bytes, param: str
+        self,
+        content: bytes,
+        resizes: Sequence[Resize],
+        resampling: Filter,
+        *,
+        key: bytes,
+        param: str,
+        client: Client = ANYONE,
     ) -> list[Picture]:
         """Return an image in the sizes that are wanted, each made of the one before; raises as `image_size`."""
         # What the process holds at the same time, which its memory is for.
@@ -106,14 +129,24 @@ class MediaProcesses:
         wanted = (key, resizes, resampling)
         if (pictures := self._pictures.get(wanted)) is None:
             read = partial(read_pictures, resizes=resizes)
-            pictures = await self._images.call(read, decode_image, content, resizes, resampling, param)
+            pictures = await self._images.call(client, read, decode_image, content, resizes, resampling, param)
             self._pictures.put(wanted, pictures)
         return pictures
+
+    async def pdf_text(self, content: bytes) -> PdfText:
+        """Return the text of a PDF.
+
+        Raises:
+            UnreadablePdf: it is no PDF, or has no text that can be read.
+            PdfTooLaborious: it takes too much time or memory.
+        """
+        return await self._pdfs.call(read_pdf_text, pdf_text, content)
 
     def end(self) -> None:
         """End the processes that decode nothing."""
         self._sounds.end()
         self._images.end()
+        self._pdfs.end()
 
 
 def _num_bytes(pictures: Sequence[Picture]) -> int:
@@ -140,15 +173,20 @@ class _Processes:
             processor_s=processor_s,
             max_answer_bytes=max_answer_bytes,
         )
-        self._turns = anyio.CapacityLimiter(MAX_PROCESSES)
+        self._turns = Turns(MAX_PROCESSES)
         self._free: list[WorkerProcess] = []
         self._idle: asyncio.TimerHandle | None = None
 
     async def call[T](
-        self, read: Callable[[bytearray], T], function: Callable[..., bytes | bytearray], *arguments: Any
+        self,
+        client: Client,
+        read: Callable[[bytearray], T],
+        function: Callable[..., bytes | bytearray],
+        *arguments: Any,
     ) -> T:
         """Return what `read` makes of the answer of a function; a ValueError of its ends the process."""
-        async with self._turns:
+        turn = await self._turns.take(client)
+        try:
             process, has_ended = self._free.pop() if self._free else self._new_process(), False
 
             def decode() -> T:
@@ -160,7 +198,7 @@ class _Processes:
                     raise self._failure("crashed") from error
 
             try:
-                return await self._threads.run(decode, is_long=True, limiter=anyio.CapacityLimiter(1))
+                return await self._threads.run(decode, is_long=True, turns=Turns(1))
             except asyncio.CancelledError:
                 has_ended = True
                 process.end()
@@ -169,6 +207,8 @@ class _Processes:
                 if not has_ended:
                     self._free.append(process)
                 self._end_later()
+        finally:
+            self._turns.give_back(turn)
 
     def end(self) -> None:
         """End the processes that decode nothing."""

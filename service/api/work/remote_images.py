@@ -24,14 +24,24 @@ HTTPS = "https://"
 PORT = 443
 MAX_URL_CHARS = 2048
 READ_BYTES = 64 * 1024
+_IPV4 = 4
 # A name of several labels, the last of which is no number: an address in any notation is none.
 _URL = re.compile(
     r"https://((?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(?::443)?(/[!-\[\]-~]*)?",
     re.IGNORECASE,
 )
-# Addresses that lead to others which are not checked: to IPv4 as mapped ones, over NAT64, 6to4 and Teredo.
-_LEADING_ELSEWHERE = tuple(
-    map(ipaddress.ip_network, ("::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
+# Of IPv6 all that is given to networks; what is none of it leads elsewhere, or nowhere.
+_UNICAST = ipaddress.ip_network("2000::/3")
+# Within it, and within IPv4, what has a meaning of its own, such as addresses that stand for IPv4 ones (6to4, Teredo).
+# Source: https://www.iana.org/assignments/iana-ipv6-special-registry, .../iana-ipv4-special-registry
+_SPECIAL = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            *("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"),
+            *("192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.175.48.0/24"),
+        ),
+    )
 )
 
 
@@ -44,8 +54,9 @@ async def resolve(host: str) -> Sequence[str]:
 def is_public(address: str) -> bool:
     """Return whether an address belongs to the public internet."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
-    leads_elsewhere = any(parsed in network for network in _LEADING_ELSEWHERE if network.version == parsed.version)
-    return parsed.is_global and not parsed.is_multicast and not leads_elsewhere
+    is_special = any(parsed in network for network in _SPECIAL if network.version == parsed.version)
+    is_unicast = parsed.version == _IPV4 or parsed in _UNICAST
+    return parsed.is_global and is_unicast and not parsed.is_multicast and not is_special
 
 
 class RemoteImages:
@@ -74,12 +85,13 @@ class RemoteImages:
         self._timeout_s, self._max_bytes, self._port, self._trusted = timeout_s, max_bytes, port, trusted
         self._resolve, self._is_allowed = resolve, is_allowed
 
-    async def fetch(self, url: str, param: str) -> bytes:
+    async def fetch(self, url: str, param: str, arrived: Callable[[int], None] = lambda num_bytes: None) -> bytes:
         """Return the file at an address.
 
         Args:
             url: what the client sent.
             param: the request field that an error names.
+            arrived: is called with the bytes so far, as they arrive; what it raises is raised.
 
         Raises:
             InvalidParameter: it is not an address that is fetched, or nothing was answered that is an image.
@@ -90,13 +102,13 @@ class RemoteImages:
         host, target = match[1].lower(), match[2] or "/"
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._fetch(host, target, param)
+                return await self._fetch(host, target, param, arrived)
         except TimeoutError:
             raise _refusal(param, f"took longer than {self._timeout_s:g} seconds") from None
         except (OSError, h11.ProtocolError, ssl.SSLError):  # whose messages would say what is reachable
             raise _refusal(param, "could not be fetched") from None
 
-    async def _fetch(self, host: str, target: str, param: str) -> bytes:
+    async def _fetch(self, host: str, target: str, param: str, arrived: Callable[[int], None]) -> bytes:
         addresses = await self._resolve(host)
         # Defends against T33.
         if not addresses or not all(map(self._is_allowed, addresses)):
@@ -110,13 +122,15 @@ class RemoteImages:
             request = h11.Request(method="GET", target=target, headers=headers)
             writer.write((connection.send(request) or b"") + (connection.send(h11.EndOfMessage()) or b""))
             await writer.drain()
-            return await self._read(connection, reader, param)
+            return await self._read(connection, reader, param, arrived)
         finally:
             writer.transport.abort()
             with suppress(OSError, ssl.SSLError):
                 await writer.wait_closed()
 
-    async def _read(self, connection: h11.Connection, reader: asyncio.StreamReader, param: str) -> bytes:
+    async def _read(
+        self, connection: h11.Connection, reader: asyncio.StreamReader, param: str, arrived: Callable[[int], None]
+    ) -> bytes:
         content = bytearray()
         while True:
             event = connection.next_event()
@@ -128,6 +142,7 @@ class RemoteImages:
                 content += event.data
                 if len(content) > self._max_bytes:
                     raise self._too_large(param)
+                arrived(len(content))
             elif not isinstance(event, h11.InformationalResponse):
                 return bytes(content)
 

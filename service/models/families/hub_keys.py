@@ -85,6 +85,21 @@ _GEMMA_2 = {
     "attn_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0,
 }
+_GEMMA_4 = {
+    **{key: value for key, value in _GEMMA_2.items() if key not in ("query_pre_attn_scalar", "attn_logit_softcapping")},
+    **{"vocab_size": 262_144, "num_hidden_layers": 30, "max_position_embeddings": 131_072, "sliding_window": 512},
+    **{"final_logit_softcapping": None, "hidden_size_per_layer_input": 256, "attention_k_eq_v": False},
+    **{"num_kv_shared_layers": 0, "enable_moe_block": False, "global_head_dim": 512},
+    **{"num_global_key_value_heads": None, "per_layer_config": None},
+}
+_GEMMA_4_UNUSED = (
+    *("vocab_size_per_layer_input", "use_double_wide_mlp", "num_experts", "top_k_experts", "moe_intermediate_size"),
+    *("mtp_per_layer_config", "is_causal"),
+)
+_GEMMA_4_WHOLE = FamilyKeys(
+    {"tie_word_embeddings": True},
+    unused=("text_config", "vision_config", "audio_config", "vision_soft_tokens_per_image", "*_token_index"),
+)
 _GRANITE = {
     **_DECODER,
     "attention_bias": False,
@@ -157,6 +172,8 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         },
         unused=("hidden_act", "cache_implementation", "_sliding_window_pattern"),
     ),
+    **dict.fromkeys(("gemma4", "gemma4_unified"), _GEMMA_4_WHOLE),
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), FamilyKeys(_GEMMA_4, unused=_GEMMA_4_UNUSED)),
     "glm": FamilyKeys(_GLM),
     "glm4": FamilyKeys(_GLM),
     "gpt2": FamilyKeys(

@@ -26,7 +26,7 @@ from service.models.config import HubConfig
 from service.models.families.layer_kinds import FULL, SLIDING
 from service.models.rope import RopeConfig
 
-SERVED = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
+SERVED = ("default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn")
 # Source: transformers `configuration_gpt_oss.py`, `configuration_ministral3.py`, `configuration_apertus.py`
 _GPT_OSS = {
     **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
@@ -58,9 +58,17 @@ class FamilyRope:
     scaled_kinds: tuple[str, ...] = (FULL,)  # to which `rope_scaling` applies
 
 
+_GEMMA_4 = FamilyRope(
+    parameters={
+        FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
+        SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+    },
+    kinds={FULL: ("rope_theta", 10_000.0), SLIDING: ("rope_theta", 10_000.0)},
+)
 FAMILY_ROPES: Mapping[str, FamilyRope] = {
     "apertus": FamilyRope(12_000_000.0, _APERTUS),
     "gemma3_text": FamilyRope(kinds={FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}),
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _GEMMA_4),
     "glm": FamilyRope(partial=0.5, is_adjacent=True),
     "glm4": FamilyRope(partial=0.5, is_adjacent=True),
     "gpt_oss": FamilyRope(150_000.0, _GPT_OSS),
@@ -152,7 +160,7 @@ def read_ropes(config: HubConfig, *, head_dim: int) -> dict[str, RopeConfig]:
         UnsupportedModel: a rotation is not served, malformed, or read differently by releases of transformers.
     """
     family = FAMILY_ROPES[str(config.values["model_type"])]
-    given, scaling = _mapping(config, "rope_parameters"), _mapping(config, "rope_scaling")
+    given, scaling = _mapping(config, "rope_parameters") or family.parameters, _mapping(config, "rope_scaling")
     nested = {kind: given[kind] for kind in family.kinds if given.get(kind) is not None}
     found = {}
     for kind, (key, default) in family.kinds.items():
@@ -240,6 +248,9 @@ def _of_type(rope_type: str, given: _Parameters, common: Mapping[str, Any]) -> R
     match rope_type:
         case "linear":
             return RopeConfig(**common, scaling=rope_type, factor=given.number("factor"))
+        case "proportional":
+            turning = int(given.number("partial_rotary_factor", 1.0) * given.head_dim // 2)
+            return RopeConfig(**common, scaling=rope_type, factor=given.number("factor", 1.0), num_turning=turning)
         case "llama3":
             return RopeConfig(
                 **common,
@@ -260,7 +271,9 @@ def _of_type(rope_type: str, given: _Parameters, common: Mapping[str, Any]) -> R
 def _rotary_dim(given: _Parameters) -> int:
     config, head_dim = given.config, given.head_dim
     share = given.values.get("partial_rotary_factor", config.values.get("partial_rotary_factor", given.family.partial))
-    if given.family.partial is None:
+    if given.rope_type == "proportional":  # the rest of a head turns by no angle
+        share = None
+    elif given.family.partial is None:
         # The models of such a family rotate whole heads by default, and fail where another type makes a part of them.
         if share not in (None, 1) and given.rope_type not in ("default", "dynamic"):
             raise config.refuse(

@@ -2,6 +2,8 @@
 // The chat: one conversation at a time, its answers, and what the page shows of the service.
 
 const PROMPTS = ["What can you do?", "Tell me a short story.", "Explain how a language model writes, in three sentences."];
+const JSON_TYPE = "application/json";
+const FIND_AFTER_MS = 150; // of the last letter
 const SAVE_EVERY_MS = 1000; // of an answer that is being written
 const announce = (text) => { at("announcer").textContent = text; };
 
@@ -11,8 +13,8 @@ const chatOf = (conversation, messages = [], isBehind = false) => ({
 });
 const emptyChat = () => chatOf({ id: newId(), title: "", created: Date.now(), updated: Date.now(), model: "", options: {}, leaf: null }, [], true);
 
-// `images` are those of the next message.
-const state = { models: [], model: "", chat: emptyChat(), running: null, tab: "curl", conversations: [], isRestored: false, images: [] };
+// `images` and `files` are those of the next message.
+const state = { models: [], model: "", chat: emptyChat(), running: null, tab: "curl", conversations: [], isRestored: false, images: [], files: [] };
 let store = null; // where the browser allows one
 
 // What is kept
@@ -58,29 +60,54 @@ async function refreshList() {
 function renderConversations() {
   const { chat, conversations } = state, { id } = chat.conversation;
   const isListed = chat.messages.size === 0 || conversations.some((conversation) => conversation.id === id);
-  renderList(isListed ? conversations : [chat.conversation, ...conversations], id, LIST_ACTIONS);
+  renderList(isListed ? conversations : [chat.conversation, ...conversations], id, LIST_ACTIONS, found.search, found.isComplete);
+  showTitle();
+}
+const showTitle = () => { document.title = `${state.chat.conversation.title || state.model || "Chat"} · Levserve`; };
+
+let found = { search: null, isComplete: true };
+/** Search the titles and the messages for what is in the box: the titles at once, the messages soon. */
+async function find() {
+  const wanted = at("find").value.trim(), search = wanted ? new Search(wanted) : null, mine = { search, isComplete: !search };
+  const isWanted = () => found === mine;
+  found = mine;
+  renderConversations();
+  if (!search) return;
+  await new Promise((resolve) => setTimeout(resolve, FIND_AFTER_MS));
+  if (!isWanted()) return;
+  const { chat } = state;
+  for (const message of chat.messages.values()) search.read({ ...message, conversation: chat.conversation.id });
+  await store?.readAll((message) => search.read(message), isWanted).catch((error) => notice("store", storeProblem(error)));
+  if (!isWanted()) return;
+  mine.isComplete = true;
+  renderConversations();
+  const count = at("list").children.length;
+  announce(`${count} ${count === 1 ? "conversation" : "conversations"} found.`);
 }
 
 const path = () => pathTo(state.chat.conversation.leaf, state.chat.messages);
 
-/** Show a chat, once the answer of the one before has ended. */
-async function show(chat) {
+/** Show a chat, once the answer of the one before has ended; with its own address, unless it is `of` that which the page has. */
+async function show(chat, of) {
   await stop();
+  if (of === undefined) setAddress(chat.messages.size ? chat.conversation.id : null);
+  else if (of !== addressed()) return; // the reader went on
   state.chat = chat;
   showOptionsOf(chat.conversation.options ?? {});
   if (state.models.some(({ id }) => id === chat.conversation.model)) chooseModel(chat.conversation.model);
-  kept("sessionStorage", "levserve.open", chat.messages.size ? chat.conversation.id : null);
   notice("removed", "");
+  notice("address", "");
   renderMessages();
   renderConversations();
   follow();
 }
 
 const LIST_ACTIONS = {
-  async open(id) {
+  async open(id, message) {
     if (!isWide.matches) showPanel("chats", false);
     if (id !== state.chat.conversation.id) await openStored(id);
-    at("draft").focus();
+    if (message) showMessage(message);
+    at("draft").focus({ preventScroll: true });
   },
   async rename(id, title) {
     if (id === state.chat.conversation.id) await persist(state.chat, { title }, []);
@@ -89,10 +116,10 @@ const LIST_ACTIONS = {
   async save(id) {
     const { conversation, messages } = id === state.chat.conversation.id
       ? { conversation: state.chat.conversation, messages: [...state.chat.messages.values()] } : await store.read(id);
-    offer(exported([{ conversation, messages }]), `${titleOf(conversation.title).replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40) || "conversation"}.json`);
+    download(exported([{ conversation, messages }]), `${titleOf(conversation.title).replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40) || "conversation"}.json`, JSON_TYPE);
   },
   async remove(id, title) {
-    if (!await confirmed(title)) return;
+    if (!await confirmed(title, () => buttonOf(id, "remove"))) return;
     await store?.remove(id).catch((error) => notice("store", storeProblem(error)));
     if (id === state.chat.conversation.id) await show(emptyChat());
     await refreshList();
@@ -102,16 +129,35 @@ const LIST_ACTIONS = {
   render: () => renderConversations(),
 };
 
-/** Show a conversation of the store; says so if it is not there or damaged. */
-async function openStored(id) {
+/** Show a conversation of the store, and return whether it is there; says so if it is damaged. */
+async function openStored(id, of) {
   try {
-    const stored = await store.read(id);
-    if (stored) await show(chatOf(stored.conversation, stored.messages));
+    const stored = await store?.read(id);
+    if (stored) await show(chatOf(stored.conversation, stored.messages), of);
     return Boolean(stored);
   } catch (error) {
     notice("store", `This conversation cannot be read (${error.message}).`);
     return false;
   }
+}
+
+/** Show the conversation that the address names, or a new chat. */
+async function openAddressed() {
+  const id = addressed(), { chat } = state;
+  if (id === (chat.messages.size ? chat.conversation.id : null)) return;
+  if (id !== null && await openStored(id, id)) return;
+  await show(emptyChat(), id);
+  if (id !== null && id === addressed()) {
+    notice("address", "The conversation of this address is not in this browser: it was deleted, or is kept in another one. Below is a new chat.");
+  }
+}
+
+/** Bring a message into sight, on the branch that it is on. */
+function showMessage(id) {
+  const { chat } = state, message = chat.messages.get(id);
+  if (!message) return;
+  if (!path().includes(message)) ACTIONS.show(message);
+  at("messages").children[path().indexOf(message)]?.scrollIntoView({ block: "start" });
 }
 
 /** Take over what another tab has written of the conversation shown here. */
@@ -164,8 +210,7 @@ async function openStore() {
   } catch (error) { notice("store", storeProblem(error)); }
   await refreshList();
   await keepOfEarlierVersion();
-  const open = kept("sessionStorage", "levserve.open");
-  if (store && open && state.chat.messages.size === 0) await openStored(open);
+  await openAddressed();
   state.isRestored = true;
   renderMessages();
 }
@@ -174,7 +219,8 @@ async function openStore() {
 
 const ACTIONS = {
   again,
-  edit: (message, text) => ask(text, message.parent, message.images),
+  goOn,
+  edit: (message, text) => (message.role === "user" ? ask(text, message.parent, message) : correct(message, text)),
   show: (message) => {
     if (state.running) return;
     persist(state.chat, { leaf: newestLeaf(message, state.chat.messages) }, []);
@@ -183,16 +229,22 @@ const ACTIONS = {
   versions: (message) => siblings(message, state.chat.messages),
 };
 
-const bodyOf = (messages) => chatBody(state.model, at("system").value, messages.filter(({ content, images }) => content || images), optionFields());
+const bodyOf = (messages) => chatBody(state.model, at("system").value, messages.filter(({ content, images, files }) => content || images || files), optionFields());
 
-/** Have the model answer the newest question, and keep the answer beside earlier ones. */
-async function answer() {
+/** Have the model answer the newest question, or go on with an answer that is the last, and keep the answer beside earlier ones. */
+async function answer(unfinished = null) {
   const { chat } = state, controller = new AbortController(), began = performance.now();
-  const message = { id: newId(), parent: chat.conversation.leaf, role: "assistant", model: state.model, content: "", facts: {} };
-  const body = bodyOf(path()), item = messageItem(message, ACTIONS), before = at("messages").lastElementChild;
+  const start = { content: unfinished?.content ?? "", tokens: unfinished?.facts?.tokens ?? 0 };
+  const message = {
+    id: newId(), parent: unfinished ? unfinished.parent : chat.conversation.leaf, role: "assistant", model: state.model, content: start.content, facts: {},
+    ...(unfinished?.thinking ? { thinking: unfinished.thinking } : {}),
+  };
+  const shown = path(), body = bodyOf(shown), item = messageItem(message, ACTIONS);
+  if (unfinished) at("messages").lastElementChild.remove();
+  const before = at("messages").lastElementChild;
   item.setAttribute("aria-busy", "true");
   at("messages").append(item);
-  if (before) renderFacts(before, path().at(-1), ACTIONS); // it is no longer the last
+  if (before) renderFacts(before, shown.at(unfinished ? -2 : -1), ACTIONS); // it is no longer the last
   let first = 0, last = 0, savedMs = began, outcome = "", isWaiting = false, paintMs = 0;
   const paint = () => {
     const start = performance.now();
@@ -230,9 +282,10 @@ async function answer() {
         if (last - savedMs > SAVE_EVERY_MS) save({ ...message.facts, reason: "interrupted" });
       }
       if (event.usage) {
-        message.facts.tokens = event.usage.completion_tokens;
+        const count = event.usage.completion_tokens;
+        message.facts.tokens = start.tokens + count;
         message.facts.prompt = event.usage.prompt_tokens;
-        if (message.facts.tokens > 1 && last > first) message.facts.rate = (message.facts.tokens - 1) / ((last - first) / 1000);
+        if (count > 1 && last > first) message.facts.rate = (count - 1) / ((last - first) / 1000);
       }
       if (choice?.finish_reason) message.facts.reason = choice.finish_reason;
       paintSoon();
@@ -247,12 +300,9 @@ async function answer() {
     state.running = null;
     item.removeAttribute("aria-busy");
     // Without a token there is no message to keep.
-    const hasText = Boolean(message.content || message.thinking), saving = hasText ? save() : null;
-    if (!hasText && !message.error) {
-      item.remove();
-      if (before) renderFacts(before, path().at(-1), ACTIONS);
-    }
-    paint();
+    const hasText = message.content !== start.content || Boolean(message.thinking && !unfinished), saving = hasText ? save() : null;
+    if (hasText || message.error) paint();
+    else renderMessages();
     showRunning();
     return saving;
   }).then(() => { if (outcome) announce(outcome); });
@@ -268,24 +318,27 @@ async function stop() {
 }
 
 /** Ask a question below a message, by default the newest that is shown. */
-function ask(text, parent = state.chat.conversation.leaf, images = []) {
-  if (state.running || !(text.trim() || images.length) || !areOptionsRight()) return;
+function ask(text, parent = state.chat.conversation.leaf, { images = [], files = [] } = {}) {
+  if (state.running || !(text.trim() || images.length || files.length) || !areOptionsRight()) return;
   const { chat } = state, { conversation, messages } = chat;
-  const message = { id: newId(), parent, role: "user", content: text, ...(images.length ? { images } : {}) };
+  const message = { id: newId(), parent, role: "user", content: text, ...(images.length ? { images } : {}), ...(files.length ? { files } : {}) };
   messages.set(message.id, message);
-  const title = conversation.title || titleOf(text) || "Image";
+  const title = conversation.title || titleOf(text) || titleOf(files[0]?.name ?? "") || "Image";
   persist(chat, { leaf: message.id, title, model: state.model, options: readOptions(), updated: Date.now() }, [message]);
-  kept("sessionStorage", "levserve.open", conversation.id);
+  setAddress(conversation.id, true);
   renderMessages();
   answer();
 }
 
 function send() {
-  const text = at("draft").value, images = state.images;
-  if (state.running || !(text.trim() || images.length) || !areOptionsRight()) return;
+  const text = at("draft").value, { images, files } = state;
+  if (state.running || !(text.trim() || images.length || files.length) || !areOptionsRight()) return;
+  if (files.some((file) => file.text === null)) { announce("A file is still being read."); return; }
   setDraft("");
   attach([]);
-  ask(text, state.chat.conversation.leaf, images);
+  attachTexts([]);
+  notice("file-text", "");
+  ask(text, state.chat.conversation.leaf, { images, files });
 }
 
 /** Make these the images of the next message. */
@@ -295,7 +348,37 @@ function attach(images) {
   renderCode();
 }
 
-async function attachFiles(files) {
+/** Make these the files of the next message. */
+function attachTexts(files) {
+  state.files = files;
+  renderFiles(at("attached-files"), files, (file) => { attachTexts(state.files.filter((other) => other !== file)); at("draft").focus(); });
+  renderCode();
+}
+
+/** Attach pictures as images, if the model sees, and all else as text. */
+function attachFiles(files) {
+  const pictures = files.filter(isPicture), texts = files.filter((file) => !isPicture(file));
+  if (pictures.length && canSee()) attachPictures(pictures);
+  else if (pictures.length) notice("image", `${state.model || "This model"} reads text alone.`);
+  for (const file of texts) attachText(file);
+  at("draft").focus();
+}
+
+async function attachText(file) {
+  const attached = { name: file.name, text: null }, others = () => state.files.filter((other) => other !== attached);
+  attachTexts([...state.files, attached]);
+  try {
+    attached.text = await textOf(file); // meanwhile others may be attached
+    attachTexts(state.files);
+    announce(`${file.name} is attached.`);
+  } catch (error) {
+    attachTexts(others());
+    if (error.status === 401) askForKey(error.message);
+    notice("file-text", error.status ? `${file.name}: ${error.message}` : `${file.name} ${error.message}.`);
+  }
+}
+
+async function attachPictures(files) {
   for (const file of files) {
     try {
       const url = await dataUrlOf(file); // meanwhile others may be attached
@@ -315,6 +398,26 @@ function again() {
   if (conversation.leaf === null) return;
   renderMessages();
   answer();
+}
+
+/** Have the model go on with an answer that was cut. */
+function goOn() {
+  const last = path().at(-1);
+  if (state.running || !canGoOn(last) || !areOptionsRight()) return;
+  if (optionFields().response_format) {
+    notice("schema", "An answer that follows a schema cannot be continued, since the schema is of a whole one. Try again with more tokens.");
+    return;
+  }
+  notice("schema", "");
+  answer(last);
+}
+
+/** Keep an answer as the reader has corrected it, beside the one of the model. */
+function correct({ parent, model }, content) {
+  const message = { id: newId(), parent, role: "assistant", model, content, facts: { reason: "edited" } };
+  state.chat.messages.set(message.id, message);
+  persist(state.chat, { leaf: message.id, updated: Date.now() }, [message]);
+  renderMessages();
 }
 
 function areOptionsRight() {
@@ -357,15 +460,16 @@ at("scroll").addEventListener("scroll", () => {
 });
 at("newest").addEventListener("click", () => { follow(); at("draft").focus(); });
 
+const beginning = ({ name, text }) => ({ name, text: text.length > 200 ? `${text.slice(0, 200)}…` : text });
 const shortened = (url) => `${url.slice(0, url.indexOf(",") + 9)}…`;
 
 /** The request that would be sent now, as a command or a program; of images, the beginning. */
 function codeOf(kind) {
-  const draft = at("draft").value.trim(), shown = path(), { images } = state;
-  const isNew = draft || images.length || shown.at(-1)?.role !== "user";
-  const asked = isNew ? [{ role: "user", content: draft || (images.length ? "" : "Hello"), images }] : [];
+  const draft = at("draft").value.trim(), shown = path(), { images } = state, files = state.files.filter(({ text }) => text !== null);
+  const isNew = draft || images.length || files.length || shown.at(-1)?.role !== "user";
+  const asked = isNew ? [{ role: "user", content: draft || (images.length || files.length ? "" : "Hello"), images, files }] : [];
   const all = [...shown, ...(state.running ? [] : asked)];
-  const body = bodyOf(all.map((message) => (message.images?.length ? { ...message, images: message.images.map(shortened) } : message)));
+  const body = bodyOf(all.map((message) => ({ ...message, images: message.images?.map(shortened), files: message.files?.map(beginning) })));
   return kind === "curl" ? curlOf(body) : pythonOf(body);
 }
 const renderCode = () => { if (!at("options").hidden) at("code").textContent = codeOf(state.tab); };
@@ -422,8 +526,8 @@ const MODEL_STATES = { available: "loads when asked", loading: "is loading" };
 
 function chooseModel(id) {
   state.model = at("model").value = id;
-  document.title = `${id} · Levserve`;
   at("welcome-model").textContent = id;
+  showTitle();
   at("attach").hidden = !canSee();
   if (!canSee() && state.images.length) attach([]);
   renderCode();
@@ -513,39 +617,52 @@ const setDraft = (text) => {
 
 at("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
 at("draft").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
+  if (sends(event)) { event.preventDefault(); send(); }
 });
+const showKeys = () => {
+  at("send-hint").textContent = isPhone.matches ? "Enter begins a new line." : "Enter sends, Shift + Enter begins a new line.";
+  at("draft").enterKeyHint = isPhone.matches ? "enter" : "send";
+};
+isPhone.addEventListener("change", showKeys);
+showKeys();
 at("draft").addEventListener("input", () => setDraft(at("draft").value));
 at("attach").addEventListener("click", () => at("image-files").click());
 at("image-files").addEventListener("change", async () => {
-  await attachFiles(at("image-files").files);
+  attachFiles([...at("image-files").files]);
   at("image-files").value = "";
 });
+at("attach-file").addEventListener("click", () => at("text-files").click());
+at("text-files").addEventListener("change", () => {
+  attachFiles([...at("text-files").files]);
+  at("text-files").value = "";
+});
 at("draft").addEventListener("paste", (event) => {
-  const files = canSee() ? imageFilesOf(event.clipboardData) : [];
+  const files = filesOf(event.clipboardData);
   if (files.length) { event.preventDefault(); attachFiles(files); }
 });
-// What is dropped beside the text must not replace the page.
-document.addEventListener("dragover", (event) => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); });
-document.addEventListener("drop", (event) => {
-  if (!event.dataTransfer.types.includes("Files")) return;
-  event.preventDefault();
-  if (canSee()) attachFiles(imageFilesOf(event.dataTransfer));
-  else notice("image", `${state.model || "This model"} reads text alone.`);
-});
+takeDropped((files) => { if (!at("composer").hidden) attachFiles(files); });
 at("stop").addEventListener("click", stop);
-at("new").addEventListener("click", async () => {
+async function startNew() {
   const options = readOptions();
   await show(emptyChat());
   showOptionsOf(options);
   if (!isWide.matches) showPanel("chats", false);
   at("draft").focus();
+}
+at("new").addEventListener("click", startNew);
+document.addEventListener("keydown", (event) => {
+  if (!isNewChat(event) || at("confirm").open || at("composer").hidden) return;
+  event.preventDefault();
+  startNew();
 });
 at("model").addEventListener("change", () => {
   chooseModel(at("model").value);
   kept("localStorage", "levserve.model", state.model);
 });
-at("find").addEventListener("input", renderConversations);
+at("find").addEventListener("input", find);
+at("find").addEventListener("keydown", (event) => { if (event.key === "Escape" && at("find").value) event.stopPropagation(); }); // which empties it
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); at("draft").focus(); }); // the address stays
+addEventListener("popstate", openAddressed);
 at("notice-close").addEventListener("click", () => { NOTICES.clear(); notice("", ""); at("draft").focus(); });
 at("key-form").addEventListener("submit", async (event) => {
   event.preventDefault();
@@ -558,7 +675,7 @@ at("options").addEventListener("input", renderCode);
 at("schema").addEventListener("change", optionsProblem);
 isWide.addEventListener("change", arrangePanels);
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || at("confirm").open) return;
+  if (event.key !== "Escape" || isComposed(event) || at("confirm").open) return;
   const covering = isWide.matches ? null : ["chats", "options"].find((name) => !at(name).hidden);
   if (covering) closePanel(covering); else stop();
 });
@@ -583,7 +700,7 @@ for (const kind of ["curl", "python"]) {
 at("copy-code").addEventListener("click", (event) => copy(codeOf(state.tab), event.target));
 at("export-all").addEventListener("click", async () => {
   const all = await Promise.all(state.conversations.map(({ id }) => store.read(id)));
-  offer(exported(all.filter(Boolean)), `conversations-${new Date().toISOString().slice(0, 10)}.json`);
+  download(exported(all.filter(Boolean)), `conversations-${new Date().toISOString().slice(0, 10)}.json`, JSON_TYPE);
 });
 at("import").addEventListener("click", () => at("file").click());
 at("file").addEventListener("change", async () => {

@@ -6,11 +6,12 @@
 // conversation add branches to it, and neither overwrites the other's.
 //
 // conversations  { id, title, created, updated, model, options, leaf }
-// messages       { id, conversation, parent, role, content, images, model, thinking, facts, error }, indexed by conversation
+// messages       { id, conversation, parent, role, content, images, files, model, thinking, facts, error }, indexed by conversation
 
 const DATABASE = "levserve", DATABASE_VERSION = 1;
 const FORMAT = "levserve-conversations", FORMAT_VERSION = 2;
 const TITLE_MAX_CHARACTERS = 80;
+const MESSAGES_AT_ONCE = 50; // they may have images
 
 // Later ids sort behind earlier ones, as the store returns them. `crypto.randomUUID` is not there without TLS.
 let lastIdTime = 0;
@@ -69,6 +70,17 @@ class Conversations {
       settled(transaction.objectStore("messages").index("conversation").getAll(id)),
     ]);
     return conversation ? { conversation, messages } : null;
+  }
+
+  /** Call back with every message of the store, as long as `isWanted()`. */
+  async readAll(callback, isWanted) {
+    let last = "";
+    for (;;) {
+      const messages = await settled(this.#database.transaction("messages").objectStore("messages").getAll(IDBKeyRange.lowerBound(last, true), MESSAGES_AT_ONCE));
+      if (!messages.length || !isWanted()) return;
+      messages.forEach(callback);
+      last = messages.at(-1).id;
+    }
   }
 
   /** Write fields of a conversation and some of its messages; fields that are not named stay as another tab may have set them. */
@@ -155,12 +167,14 @@ function importedConversation({ title, created, updated, model, options, leaf, m
   if (!Array.isArray(messages) || !messages.every(isMessage)) throw new Error("its messages are damaged");
   const id = newId(), ids = new Map(), now = Date.now();
   // A parent comes before its children, so that no way through the tree is without end.
-  const imported = messages.map(({ id: old, parent, role, content, images, model: by, thinking, facts, error }) => {
+  const imported = messages.map(({ id: old, parent, role, content, images, files, model: by, thinking, facts, error }) => {
     const message = { id: newId(), conversation: id, parent: ids.get(parent) ?? null, role, content };
     ids.set(old, message.id);
     const texts = Object.entries({ model: by, thinking, error }).filter(([, value]) => typeof value === "string");
     const shown = Array.isArray(images) ? images.filter((url) => typeof url === "string" && url.startsWith("data:image/")) : [];
-    return { ...message, ...Object.fromEntries(texts), ...(shown.length ? { images: shown } : {}), ...(facts ? { facts: importedFacts(facts) } : {}) };
+    const read = Array.isArray(files) ? files.filter((file) => [file?.name, file?.text].every((value) => typeof value === "string")) : [];
+    const attached = { ...(shown.length ? { images: shown } : {}), ...(read.length ? { files: read.map(({ name, text: of }) => ({ name, text: of })) } : {}) };
+    return { ...message, ...Object.fromEntries(texts), ...attached, ...(facts ? { facts: importedFacts(facts) } : {}) };
   });
   const isTime = (moment) => Number.isFinite(moment) && moment > 0 && moment <= now;
   return {

@@ -26,8 +26,6 @@ async function smaller(file) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.9));
 }
 
-const imageFilesOf = (transfer) => [...(transfer?.files ?? [])].filter(({ type }) => type.startsWith("image/"));
-
 const imageElements = (urls) => urls.map((src, index) => make("img", { src, alt: `Image ${index + 1}` }));
 
 /**

@@ -5,57 +5,12 @@
 const HIGHLIGHT_MAX_CHARACTERS = 50_000;
 const MAX_NESTING = 40; // markdown-it leaves out what is deeper
 const MAX_COLUMNS = 100; // browsers take minutes for tables of thousands
-const MATHEMATICS_MAX_LINES = 100;
 const LINK_PROTOCOLS = new Set(["http:", "https:", "mailto:"]);
 
 const lowlight = libraries.createLowlight(libraries.languages);
 const markdown = new libraries.MarkdownIt({ html: false, linkify: false, breaks: true, maxNesting: MAX_NESTING }).use(mathematics);
 // Hidden addresses are refused below, where their text can still be shown.
 markdown.validateLink = () => true;
-
-/**
- * Keep TeX as it was written, where Markdown would take its underscores and backslashes for markup.
- * A dollar opens and closes by the rule of pandoc's extension tex_math_dollars, so prices stay prices.
- */
-function mathematics(parser) {
-  const BLOCKS = [["$$", "$$"], ["\\[", "\\]"]];
-  const closes = (text, position) => !/\s/.test(text[position - 1]) && !/\d/.test(text[position + 1] ?? "");
-
-  parser.inline.ruler.before("escape", "mathematics", (state, isSilent) => {
-    const { src, pos } = state, two = src.slice(pos, pos + 2);
-    const end = { $$: "$$", "\\(": "\\)", "\\[": "\\]" }[two] ?? (src[pos] === "$" ? "$" : null);
-    if (end === null) return false;
-    const start = pos + (end === "$" ? 1 : 2);
-    if (end === "$" && /\s/.test(src[start] ?? " ")) return false;
-    // Where a search met no end, a later one meets none either: a text of dollars takes linear time.
-    const unclosed = (state.env.unclosed ??= new Map()), known = unclosed.get(src) ?? {};
-    if (start >= known[end]) return false;
-    let stop = src.indexOf(end, start);
-    while (end === "$" && stop >= 0 && !closes(src, stop)) stop = src.indexOf(end, stop + 1);
-    if (stop < 0) unclosed.set(src, { ...known, [end]: start });
-    if (stop <= start) return false;
-    if (!isSilent) state.push("mathematics", "code", 0).content = src.slice(pos, stop + end.length);
-    state.pos = stop + end.length;
-    return true;
-  });
-
-  parser.block.ruler.before("fence", "mathematics", (state, startLine, endLine, isSilent) => {
-    const line = (index) => state.src.slice(state.bMarks[index] + state.tShift[index], state.eMarks[index]).trimEnd();
-    const first = line(startLine), pair = BLOCKS.find(([open]) => first.startsWith(open));
-    if (!pair || state.sCount[startLine] - state.blkIndent >= 4) return false;
-    let last = startLine;
-    while (!(line(last).endsWith(pair[1]) && (last > startLine || first.length > 4))) {
-      last += 1;
-      if (last >= endLine || last - startLine >= MATHEMATICS_MAX_LINES || state.sCount[last] < state.blkIndent) return false;
-    }
-    if (isSilent) return true;
-    const token = state.push("mathematics", "pre", 0);
-    token.content = state.getLines(startLine, last + 1, state.blkIndent, false);
-    token.map = [startLine, last + 1];
-    state.line = last + 1;
-    return true;
-  }, { alt: ["paragraph", "blockquote", "list"] });
-}
 
 /** Return an address that may be followed, or null. */
 function followed(address) {
@@ -74,7 +29,7 @@ const LEAVES = {
   hr: () => make("hr"),
   code_inline: (token) => make("code", { textContent: token.content }),
   image: (token) => `![${token.content}](${token.attrGet("src")})`,
-  mathematics: (token) => make(token.block ? "pre" : "code", { className: "mathematics", textContent: token.content, ...(token.block ? { tabIndex: 0 } : {}) }),
+  mathematics: (token) => formula(token.content, token.block),
   fence: CODE,
   code_block: CODE,
 };
@@ -122,7 +77,7 @@ function codeBlock(text, language, isFinal) {
   const code = make("code", {}, ...(isHighlighted ? nodes(lowlight.highlight(language, text)) : [text]));
   const copies = button("Copy", (event) => copy(text, event.target), { ariaLabel: "Copy the code" });
   return make("div", { className: "code" }, make("div", { className: "bar" }, make("span", { textContent: language.slice(0, 40) }), copies),
-    make("pre", { tabIndex: 0, ariaLabel: "Code" }, code));
+    make("pre", { tabIndex: 0, dir: "ltr", ariaLabel: "Code" }, code));
 }
 
 /** Split tokens into those of each block of the text. */

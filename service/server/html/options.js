@@ -16,7 +16,7 @@ const SAMPLING = [
 for (const [name, label, bounds] of SAMPLING) {
   at("sampling").append(make("label", {}, label, make("input", { id: name, type: "number", inputMode: "decimal", placeholder: "default", ...bounds })));
 }
-at("sampling").append(make("label", {}, "Stop at", make("input", { id: "stop-strings", type: "text", placeholder: "none", autocomplete: "off" })));
+at("sampling").append(make("label", {}, "Stop at", make("input", { id: "stop-strings", type: "text", placeholder: "none", autocomplete: "off", dir: "auto" })));
 
 const OPTIONS = [...SAMPLING.map(([name]) => name), "stop-strings", "system", "schema"];
 const readOptions = () => Object.fromEntries(OPTIONS.map((name) => [name, at(name).value]).filter(([, value]) => value));

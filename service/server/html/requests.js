@@ -2,18 +2,20 @@
 // Requests to the service: the body of a chat, the events of its answer, and the same request as a command or a program.
 
 const CHAT_ROUTE = "v1/chat/completions";
-const NOT_IN_OPENAI = new Set(["top_k", "min_p", "repetition_penalty"]); // its client sends them in `extra_body`
+const NOT_IN_OPENAI = new Set(["top_k", "min_p", "repetition_penalty", "add_generation_prompt", "continue_final_message"]); // its client sends them in `extra_body`
 
-/** Return the content of a message: its text, or parts if it has images. */
-const contentOf = ({ content, images = [] }) => (images.length === 0 ? content : [
-  ...images.map((url) => ({ type: "image_url", image_url: { url } })), ...(content ? [{ type: "text", text: content }] : []),
-]);
+/** Return the content of a message: its text and that of its files, or parts if it has images. */
+const contentOf = ({ content, images = [], files = [] }) => {
+  const text = withFiles(content, files);
+  return images.length === 0 ? text : [...images.map((url) => ({ type: "image_url", image_url: { url } })), ...(text ? [{ type: "text", text }] : [])];
+};
 
-/** Return the body of a request. `fields` are those of the options, `system` may be empty. */
+/** Return the body of a request. `fields` are those of the options, `system` may be empty; the last message may be an answer to go on with. */
 const chatBody = (model, system, messages, fields) => ({
   model,
   messages: [...(system ? [{ role: "system", content: system }] : []), ...messages.map((message) => ({ role: message.role, content: contentOf(message) }))],
   ...fields,
+  ...(messages.at(-1)?.role === "assistant" ? { add_generation_prompt: false, continue_final_message: true } : {}),
 });
 
 /** Yield the events of an answer as they arrive. Throws an Error if the stream ends before its last event. */

@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 NUM_READERS = 4
 # How long to wait before reading an adapter again that was refused.
 RETRY_AFTER_S = 10
+MAX_FAILURES = 1000  # adapters of which it is remembered why they were not loaded
 
 
 class HostAdapters:
@@ -47,6 +48,10 @@ class HostAdapters:
     def is_here(self, entry: ModelEntry) -> bool:
         """Return whether an adapter need not be read."""
         return _key(entry) in self._adapters
+
+    def error_of(self, entry: ModelEntry) -> str | None:
+        """Return why an adapter was refused when it was last read, without paths; None if it was not."""
+        return self._failed.get(_key(entry), (0.0, "", None))[2]
 
     async def get(self, entry: ModelEntry, read: Callable[[str, str], Adapter]) -> Adapter:
         """Return an adapter, reading it if necessary; concurrent requests share one read.
@@ -88,12 +93,15 @@ class HostAdapters:
             adapter = await loop.run_in_executor(self._pool, read, entry.name, entry.adapter_uri)
         except (ServiceError, OSError, MemoryError) as error:
             logger.warning("an adapter was not loaded", extra={"adapter": entry.name, "reason": str(error)})
-            self._failed = {k: v for k, v in self._failed.items() if time.monotonic() - v[0] < RETRY_AFTER_S}
             shown = error.shown if isinstance(error, CheckpointError) else None
+            self._failed.pop(key, None)
             self._failed[key] = time.monotonic(), str(error), shown
+            if len(self._failed) > MAX_FAILURES:
+                del self._failed[next(iter(self._failed))]
             raise ModelLoadFailed(entry.name, str(error), shown) from error
         finally:
             del self._loading[key]
+        self._failed.pop(key, None)
         self._adapters[key] = adapter
         self.num_bytes += adapter.num_bytes
         for other in list(self._adapters):

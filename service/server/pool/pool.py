@@ -294,8 +294,9 @@ class ModelPool:
         if entry.has_slot:
             base = self._listed(self._base(entry))
             is_here = base.state == "ready" and self._adapters.is_here(entry)
-            state = "ready" if is_here else "available"
-            return replace(base, names=entry.names, state=state, parent=entry.base)
+            state, error = "ready" if is_here else "available", self._adapters.error_of(entry)
+            facts = dict(base.facts) if error is None else {**base.facts, "error": error}
+            return replace(base, names=entry.names, state=state, parent=entry.base, facts=facts)
         model = self._queue.models.get(entry.name)
         answering = None if model is None else model.answering
         if answering is not None and answering.loaded is not None:

@@ -30,11 +30,11 @@ from service.engine.steps.keys import (
 )
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.attention import Scoring
-from service.kernels.choice import HeadShape, KernelChoice, KernelName, choose_kernel
+from service.kernels.choice import HeadShape, KernelChoices, choose_kernels
 from service.kernels.limits import skips_padding, vector_bytes
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder
+from service.models.description import Attention, DecoderConfig, ImageEncoder, PatchEncoder
 from service.models.families.hub_keys import log_unknown_keys
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import encoder_groups as groups_of_encoder
@@ -68,7 +68,7 @@ class EngineSpec(ModelSpec):
 
     config: DecoderConfig
     shapes: EngineShapes
-    kernel: KernelChoice
+    kernel: KernelChoices
     formats: NumberFormats
     total_bytes: int  # of weights and caches, on each device
 
@@ -131,7 +131,7 @@ class EngineSpec(ModelSpec):
         return {
             "model_type": config.model_type,
             **self.number_formats,
-            "kv_head_copies": config.heads.kv_copies,
+            "kv_head_copies": max(layer.attention.kv_copies for layer in config.layers),
             **asdict(self.shapes),
         }
 
@@ -149,22 +149,21 @@ class EngineSpec(ModelSpec):
 
     @override
     def kernel_fault(self) -> str | None:
-        if self.kernel.name is KernelName.REFERENCE:
+        if self.kernel.is_reference:
             return None
         from service.kernels.self_check import Case, find_fault
 
-        kernel, heads, attentions = (
-            self.kernel.kernel(),
-            self.config.heads,
-            [layer.attention for layer in self.config.layers],
-        )
-        kinds = {(a.group_size, Scoring(a.scale, a.window, a.soft_cap), a.has_sinks) for a in attentions}
+        kernel, attentions = self.kernel.kernel(), [layer.attention for layer in self.config.layers]
+        kinds = {
+            (a.num_kv_heads, a.group_size, a.head_dim, Scoring(a.scale, a.window, a.soft_cap), a.has_sinks)
+            for a in attentions
+        }
         cases = [
             Case(
                 self.dtype,
-                heads.num_kv_heads // self.mesh.num_devices,
+                num_kv_heads // self.mesh.num_devices,
                 group,
-                heads.head_dim,
+                head_dim,
                 self.formats.kv_dtype,
                 self.shapes.page_size,
                 scoring,
@@ -173,11 +172,11 @@ class EngineSpec(ModelSpec):
                 chunk=max(CHECKED_CHUNK, self.shapes.page_size),
                 num_chunks=CHECKED_CHUNKS,
             )
-            for group, scoring, has_sinks in kinds
+            for num_kv_heads, group, head_dim, scoring, has_sinks in kinds
         ]
         with jax.default_device(self.mesh.devices[0]):  # pyright: ignore[reportArgumentType]
             faults = (find_fault(kernel, case) for case in cases)
-            return next((f"{self.kernel.name.value} {fault}" for fault in faults if fault is not None), None)
+            return next((f"{self.kernel.name} {fault}" for fault in faults if fault is not None), None)
 
     @override
     def model(self) -> PagedDecoder:
@@ -302,7 +301,7 @@ def choose_engine_spec(
         kv_dtype=formats.kv_dtype,
         weight_dtype=formats.weight_dtype,
         product_dtype=formats.product_dtype,
-        kernel=kernel.name.value,
+        kernel=kernel.name,
     )
     return EngineSpec(formats.dtype, specs, mesh, key, config, shapes, kernel, formats, engine_bytes(size, shapes))
 
@@ -319,7 +318,7 @@ def choose_shapes(
     mesh: DeviceMesh,
     memory_bytes: int,
     *,
-    kernel: KernelChoice,
+    kernel: KernelChoices,
 ) -> EngineShapes:
     """Choose the sizes of an engine.
 
@@ -404,7 +403,7 @@ def _model_size(
     mesh: DeviceMesh,
     adapters: AdapterShapes | None,
     *,
-    kernel: KernelChoice,
+    kernel: KernelChoices,
 ) -> ModelSize:
     dtype, quantization, kv_dtype, weight_dtype, _ = formats
     storage = layers_quantization(quantization, config.layer_storage)
@@ -416,7 +415,7 @@ def _model_size(
         vocab_size=config.vocab_size,
         weights_bytes=weights_bytes((*specs, *_slot_specs(specs, adapters, dtype)), mesh),
         kv_bytes_per_token=config.kv_bytes_per_token(
-            vector_bytes(kernel.cached_head_dim, kv_dtype), kernel.cached_kv_heads
+            lambda attention: position_bytes(attention, kernel, mesh, kv_dtype)
         ),
         is_host=mesh.is_host,
         skips_padding=mesh.is_host and dtype == np.float32 and skips_padding(native_code(), products_dtype),
@@ -469,34 +468,46 @@ def _rows_bytes(media: RowShapes, hidden_size: int, dtype: np.dtype) -> int:
     return media.num_places * media.place_rows * (1 + media.num_added) * hidden_size * dtype.itemsize
 
 
-def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, fault: str | None) -> KernelChoice:
-    """Choose the attention kernel and log it; falling back to the slow one is a warning."""
+def position_bytes(attention: Attention, kernel: KernelChoices, mesh: DeviceMesh, kv_dtype: np.dtype) -> int:
+    """Return the bytes of the keys of one position of a layer, on one device."""
+    choice = kernel.of(attention.num_kv_heads // mesh.num_devices, attention.head_dim)
+    return choice.cached_kv_heads * vector_bytes(choice.cached_head_dim, kv_dtype)
+
+
+def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, fault: str | None) -> KernelChoices:
+    """Choose the attention kernels and log them; falling back to the slow one is a warning."""
     device = mesh.devices[0]
-    choice = choose_kernel(device, head_shape(config, formats, mesh), fault)
-    fields: dict[str, Any] = {"kernel": choice.name.value, "device": device.device_kind}
+    choices = choose_kernels(device, head_shapes(config, formats, mesh), fault)
+    if mesh.num_devices > 1 and choices.obstacle is not None and not choices.is_reference:
+        # Their caches are split over devices along different axes.
+        choices = choose_kernels(device, head_shapes(config, formats, mesh), choices.obstacle)
+    fields: dict[str, Any] = {"kernel": choices.name, "device": device.device_kind}
     if mesh.is_host:
         fields["native_code"] = native_code().value
-    if choice.obstacle is not None:
+    if choices.obstacle is not None:
         message = "the device's attention kernel cannot serve this model; using the slow reference kernel"
-        logger.warning(message, extra={**fields, "reason": choice.obstacle})
-        return choice
-    if choice.cached_head_dim != config.heads.head_dim:
-        fields |= {"head_dim": config.heads.head_dim, "cached_head_dim": choice.cached_head_dim}
-    num_kv_heads = config.heads.num_kv_heads // mesh.num_devices
-    if choice.cached_kv_heads != num_kv_heads:
-        fields |= {"kv_heads": num_kv_heads, "cached_kv_heads": choice.cached_kv_heads}
+        logger.warning(message, extra={**fields, "reason": choices.obstacle})
+        return choices
+    for heads, choice in choices.of_heads:
+        if choice.cached_head_dim != heads.head_dim:
+            fields |= {"head_dim": heads.head_dim, "cached_head_dim": choice.cached_head_dim}
+        if choice.cached_kv_heads != heads.num_kv_heads:
+            fields |= {"kv_heads": heads.num_kv_heads, "cached_kv_heads": choice.cached_kv_heads}
     logger.info("attention kernel", extra=fields)
-    return choice
+    return choices
 
 
-def head_shape(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> HeadShape:
-    """Return the shape of one device's share of the heads."""
-    return HeadShape(
-        config.heads.num_kv_heads // mesh.num_devices,
-        config.heads.head_dim,
-        formats.dtype,
-        formats.kv_dtype,
-        has_sinks=any(layer.attention.has_sinks for layer in config.layers),
-        has_memory=config.speech_encoder is not None,
-        looks_ahead=config.looks_ahead,
-    )
+def head_shapes(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> list[HeadShape]:
+    """Return the shape of one device's share of the heads, of each kind of heads that layers have."""
+    return [
+        HeadShape(
+            num_kv_heads // mesh.num_devices,
+            head_dim,
+            formats.dtype,
+            formats.kv_dtype,
+            has_sinks=any(layer.attention.has_sinks for layer in config.layers),
+            has_memory=config.speech_encoder is not None,
+            looks_ahead=config.looks_ahead,
+        )
+        for num_kv_heads, head_dim in config.head_sizes
+    ]

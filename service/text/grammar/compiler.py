@@ -10,6 +10,7 @@ from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from service.compile.lru_cache import LruCache
 from service.errors import InvalidParameter
 from service.text.grammar.matcher import Grammar, first_line
 from service.text.grammar.vocabulary import grammar_vocabulary
@@ -27,6 +28,11 @@ FIRST_MASK_FUEL = 1_000_000  # 20 ms
 MASK_FUEL = 200_000  # 15 ms
 
 
+def text_of(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Return the parts of a grammar as the library takes them."""
+    return json.dumps({"grammars": list(parts)})
+
+
 class GrammarCompiler:
     """Compiles grammars for one model; safe to use from several threads, and too slow for the event loop."""
 
@@ -38,11 +44,12 @@ class GrammarCompiler:
             vocab_size: number of rows of its embedding.
             end_ids: tokens that end its texts; a checkpoint may state some that its vocabulary lacks.
         """
-        self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
-        self._end_ids = frozenset(token_id for token_id in end_ids if token_id < vocab_size)
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.end_ids = frozenset(token_id for token_id in end_ids if token_id < vocab_size)
         self._lock = Lock()
         self._building = Lock()  # of the tables of the vocabulary, once
+        self.stated = LruCache[Any](MAX_KEPT_CHARS, lambda stated: len(stated.text))  # by what states them
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
 
     def compile(self, parts: Sequence[Mapping[str, Any]], param: str) -> Grammar:
@@ -52,14 +59,17 @@ class GrammarCompiler:
             InvalidParameter: the grammar is malformed, allows no text, or is too complex; or the tokenizer's decoder is
                 unknown.
         """
-        text = json.dumps({"grammars": list(parts)})
+        return self.compile_text(text_of(parts), param)
+
+    def compile_text(self, text: str, param: str) -> Grammar:
+        """Return the grammar of a text that `text_of` has made; raises as `compile`."""
         with self._lock:
             kept = self._kept.get(text)
             if kept is not None and not kept.has_failed:
                 self._kept.move_to_end(text)
                 return kept
         grammar = Grammar(
-            self._compiled(text, param), self._end_ids, self._vocab_size, param, self._vocabulary.tokenize_bytes
+            self._compiled(text, param), self.end_ids, self.vocab_size, param, self._vocabulary.tokenize_bytes
         )
         with self._lock:
             self._kept[text] = grammar
@@ -70,7 +80,7 @@ class GrammarCompiler:
     def _compiled(self, text: str, param: str) -> "LLMatcher":
         from llguidance import LLMatcher
 
-        if self._tokenizer.token_bytes is None or not self._end_ids:
+        if self.tokenizer.token_bytes is None or not self.end_ids:
             message = f"'{param}' is not supported by this model: its tokenizer's bytes or end tokens are unknown."
             raise InvalidParameter(message, param=param)
         with self._building:
@@ -87,7 +97,7 @@ class GrammarCompiler:
 
     @cached_property
     def _vocabulary(self) -> "LLTokenizer":
-        return grammar_vocabulary(self._tokenizer, self._vocab_size, sorted(self._end_ids))
+        return grammar_vocabulary(self.tokenizer, self.vocab_size, sorted(self.end_ids))
 
     @cached_property
     def _limits(self) -> "LLParserLimits":

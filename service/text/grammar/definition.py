@@ -5,6 +5,7 @@ https://docs.vllm.ai/en/latest/features/structured_outputs.html
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ _JSON_STYLE = {
 }
 # As `json_part` returns them.
 ANY_JSON: dict[str, Any] = {"x-guidance": _JSON_STYLE}
+IS_LARK = re.compile(r"^[^\S\n]*+(?:%llguidance\b|start\s*+:)", re.MULTILINE)
 ANY_OBJECT = {"type": "object"} | ANY_JSON
 
 
@@ -97,14 +99,16 @@ def of_grammar(text: str, param: str) -> GrammarDefinition:
     Raises:
         InvalidParameter: it is too long, has a JSON schema inside, or is not GBNF although it looks like it.
     """
-    from llguidance.gbnf_to_lark import any_to_lark
+    from llguidance.gbnf_to_lark import gbnf_to_lark
 
     _check_length(text, MAX_GRAMMAR_CHARS, param)
     if "%json" in text:
         message = f"Invalid '{param}': '%json' is not supported in a grammar. Send the schema as 'json'."
         raise InvalidParameter(message, param=param)
     try:
-        return GrammarDefinition({"lark_grammar": any_to_lark(text)}, param)
+        # Not the library's own test, whose time is quadratic in the number of empty lines.
+        lark = text if IS_LARK.search(text) else gbnf_to_lark(text)
+        return GrammarDefinition({"lark_grammar": lark}, param)
     except Exception as error:  # the converter raises bare Exception
         raise InvalidParameter(f"Invalid '{param}': it is not a grammar: {error}", param=param) from None
 

@@ -27,7 +27,7 @@ def tensors_of(value: Value) -> dict[str, Tensor]:
     values = _dictionary(value)
     if values is None:
         raise PickleRefusal("does not contain a dictionary of tensors.")
-    while not any(isinstance(tensor, Tensor) for tensor in values.values()):
+    while values and not any(isinstance(tensor, Tensor) for tensor in values.values()):
         values = _inner(values)
     tensors = {}
     for name, tensor in values.items():

@@ -97,6 +97,17 @@ async def test_a_stream_has_the_text_of_the_answer_as_it_grows():
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
 
 
+async def test_a_verbose_stream_has_the_segments_of_the_answer_as_they_come():
+    options = {"content": MINUTE, "response_format": "verbose_json"}
+    whole = (await SpeechService(HELLO, LATER).hear(**options)).json()
+    streamed = events_of((await SpeechService(HELLO, LATER).hear(**options, stream=True)).text)
+    segments = [event for event in streamed if event["type"] == "transcript.text.segment"]
+    assert segments == [{"type": "transcript.text.segment", **segment} for segment in whole["segments"]]
+    assert len(segments) > 2
+    assert streamed[1] == segments[0], "with the first window, and not at the end"
+    assert streamed[-1]["text"] == whole["text"]
+
+
 async def test_a_stream_that_fails_says_so_and_has_no_end():
     answer = await SpeechService(HELLO, EngineError("it broke")).hear(content=MINUTE, stream=True)
     lines = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line]
@@ -194,6 +205,10 @@ async def test_parts_between_silences_are_decoded_by_themselves(strategy):
         ({"seed": -1}, ("invalid_value", "seed")),
         ({"stream": "perhaps"}, ("invalid_value", "stream")),
         ({"stream": True, "response_format": "srt"}, ("invalid_value", "stream")),
+        (
+            {"stream": True, "response_format": "verbose_json", "timestamp_granularities[]": "word"},
+            ("invalid_value", "stream"),
+        ),
         ({"timestamp_granularities": "word"}, ("invalid_value", "timestamp_granularities")),
         ({"timestamp_granularities[]": ["letter"], "response_format": "verbose_json"},
          ("invalid_value", "timestamp_granularities[0]")),

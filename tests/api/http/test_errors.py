@@ -8,6 +8,9 @@ from service import errors
 from service.api.http.call import CALL, Call
 from service.api.http.errors import error_answer, logged_error_answer
 from service.worker.process import error_json, error_of
+from tests.api.scripted_engine import TOKENIZER, Service
+
+pytestmark = pytest.mark.anyio
 
 REFUSALS = [
     errors.AmbiguousModel("a-b-c", ["a/b-c", "a-b/c"]),
@@ -23,6 +26,8 @@ REFUSALS = [
     errors.ImageTooLaborious("took too long"),
     errors.ImageTooLarge(9, param="messages"),
     errors.UnreadableImage("is empty", param="messages"),
+    errors.PdfTooLaborious("took too long"),
+    errors.UnreadablePdf("is no PDF"),
     errors.BodyTooLaborious("took too long"),
     errors.TextTooLong(num_tokens=9, max_model_len=5, param="input"),
     errors.WrongKindOfModel("a", "generates text", "/v1/completions"),
@@ -54,6 +59,8 @@ REFUSALS = [
     errors.ModelNotLoaded("a", "weights", retry_after_s=5),
     errors.ModelLoadFailed("a", "it is too large"),
     errors.Draining(),
+    errors.WorkerKilled(),
+    errors.HostNotAllowed("evil.example"),
     errors.DeadlineExceeded(1.0),
 ]
 FAULTS = [errors.EngineError("/secret 0x7f"), errors.EngineStopped("/secret"), ValueError("/secret"), MemoryError()]
@@ -71,7 +78,11 @@ def test_no_refusal_is_forgotten_here():
     assert {type(error) for error in REFUSALS} == all_kinds(errors.RequestError) - {errors.RequestError}
 
 
-SENT = [*REFUSALS, errors.TemplateFailed("took too long"), errors.NonFiniteVector(3)]
+# A function of a worker process raises errors about its input alone.
+OF_INPUT = [
+    error for error in REFUSALS if error.status in (400, 413) and not isinstance(error, errors.MalformedRequest)
+]
+SENT = [*OF_INPUT, errors.TemplateFailed("took too long"), errors.MalformedCheckpoint("gs://a", "b", "c")]
 
 
 @pytest.mark.parametrize("error", SENT, ids=lambda error: type(error).__name__)
@@ -79,6 +90,47 @@ def test_a_refusal_of_another_process_is_the_same_here(error):
     sent = error_of(error_json(error))
     assert (type(sent), str(sent), json.dumps(vars(sent))) == (type(error), str(error), json.dumps(vars(error)))
     assert error_answer(sent, "req_1") == error_answer(error, "req_1")
+
+
+OTHER_KINDS = [error for error in REFUSALS if error not in OF_INPUT]
+
+
+@pytest.mark.parametrize("error", [*OTHER_KINDS, errors.EngineStopped("x")], ids=lambda error: type(error).__name__)
+def test_a_process_says_nothing_that_only_the_service_knows(error):
+    with pytest.raises(EOFError):
+        error_of(error_json(error))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"status": 200}, {"status": "200"}, {"code": "ok"}, {"type": "a"}, {"retry_after_s": "1\r\nset-cookie: a=b"},
+        {"message": 1}, {"param": ["a"]}, {"__class__": "a"}, {"with_traceback": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["InvalidParameter", "ContextLengthExceeded", "TemplateFailed"])
+def test_a_process_that_was_taken_over_sets_no_status_and_no_header(kind, fields):
+    with pytest.raises(EOFError):
+        error_of(json.dumps([kind, ["a"], {"message": "a", "param": None} | fields]).encode())
+
+
+class Panic(BaseException):
+    """As native libraries written in Rust raise it."""
+
+
+async def test_a_panic_of_a_native_library_is_an_error_with_an_id():
+    class Panicking:
+        def __getattr__(self, name):
+            return getattr(TOKENIZER, name)
+
+        def encode(self, *_, **__):
+            raise Panic
+
+    service = Service(model={"tokenizer": Panicking()})
+    answer = await service.complete("a")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert answer.headers["x-request-id"] in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("error", [*REFUSALS, *FAULTS], ids=lambda error: type(error).__name__)

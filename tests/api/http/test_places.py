@@ -88,7 +88,7 @@ class SlowTokenizer:
 def test_a_client_that_leaves_during_work_in_a_thread_is_not_waited_for_and_the_thread_still_counts(caplog):
     slow = SlowTokenizer()
     service = Service(model={"tokenizer": slow}, caps=Caps(max_requests=2))
-    threads = service.fastapi.state.context.text_threads.short
+    threads = service.fastapi.state.context.text_threads.of_model(service.readiness.model.prompt_model.key)
     body = json.dumps({"model": MODEL, "prompt": "a" * 3000}).encode()
     try:
         with served(service.app, Connection) as server:
@@ -96,9 +96,9 @@ def test_a_client_that_leaves_during_work_in_a_thread_is_not_waited_for_and_the_
                 client.sendall(HEAD.format(len(body)).encode() + body)
                 wait_until(slow.has_begun.is_set)
             wait_until(lambda: not server.server_state.tasks)
-            assert threads.borrowed_tokens == 1
+            assert threads.num_taken == 1
             slow.may_end.set()
-            wait_until(lambda: threads.borrowed_tokens == 0)
+            wait_until(lambda: threads.num_taken == 0)
     finally:
         slow.may_end.set()
     assert [record for record in caplog.records if record.exc_info] == []

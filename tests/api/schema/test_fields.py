@@ -101,7 +101,9 @@ def test_what_the_schema_forbids_is_refused_by_the_fields_name(kind):
     for name, schema, definitions in fields_of(kind):
         taken = TAKEN_ALL_THE_SAME.get((kind, name), ())
         for value in beyond(schema, definitions):
-            if value not in taken and (value != "" or name not in kind.blank):
+            if name in kind.effective_values and value != "":
+                assert [field.path for field in read(kind, {name: value}).ignored] == [name]
+            elif value not in taken and (value != "" or name not in kind.blank):
                 check_refused(kind, name, {name: value})
         for body in REFUSED_ALL_THE_SAME.get((kind, name), ()):
             check_refused(kind, name, body)

@@ -10,6 +10,7 @@ from service.api.http import request_queue
 from service.api.http.request_queue import Caps
 from service.api.work import long_work
 from service.api.work.long_work import LongWork
+from service.api.work.turns import ANYONE
 from service.engine.request import FinishReason
 from service.server.connection import Connection
 from tests.api.http.test_caps import HEAD, UNSENT, Queueing, answer_to, request_of
@@ -94,11 +95,11 @@ def test_who_leaves_while_waiting_for_a_turn_is_not_parsed():
     service = Service()
     turn = service.fastapi.state.context.queue.long_work.turn
     with served(service.app, Connection) as server:
-        asyncio.run_coroutine_threadsafe(turn.acquire_on_behalf_of(object()), server.loop).result()
+        asyncio.run_coroutine_threadsafe(turn.take(ANYONE), server.loop).result()
         with connected(server) as client:
             client.sendall(sent(LONG))
-            wait_until(lambda: turn.statistics().tasks_waiting)
-        wait_until(lambda: not turn.statistics().tasks_waiting)
+            wait_until(lambda: turn.num_waiting)
+        wait_until(lambda: not turn.num_waiting)
     assert service.process.pid is None
 
 
@@ -110,14 +111,13 @@ def test_bodies_that_would_wait_for_too_long_are_refused_unread_and_short_ones_a
     with served(service.app, Connection) as server, connected(server) as first, connected(server) as short:
         first.sendall(sent(LONG))
         assert json.loads(body_from(first))["choices"][0]["text"] == "Hello"  # from here on the time of one is known
-        held = object()
-        asyncio.run_coroutine_threadsafe(turn.acquire_on_behalf_of(held), server.loop).result()
+        held = asyncio.run_coroutine_threadsafe(turn.take(ANYONE), server.loop).result()
         first.sendall(sent(LONG))
-        wait_until(lambda: turn.statistics().tasks_waiting)
+        wait_until(lambda: turn.num_waiting)
         assert answer_to(server, UNSENT) == (429, "long_bodies_full")
         short.sendall(request_of())
         assert json.loads(body_from(short))["choices"][0]["text"] == "Hello"
-        server.loop.call_soon_threadsafe(turn.release_on_behalf_of, held)
+        server.loop.call_soon_threadsafe(turn.give_back, held)
         assert json.loads(body_from(first))["choices"][0]["text"] == "Hello"
 
 
@@ -126,7 +126,7 @@ def test_a_chunked_body_that_is_short_is_not_long():
     turn = service.fastapi.state.context.queue.long_work.turn
     body = json.dumps({"model": MODEL, "prompt": "Once " * 1000, "truncate_prompt_tokens": 9}).encode()
     with served(service.app, Connection) as server, connected(server) as client:
-        asyncio.run_coroutine_threadsafe(turn.acquire_on_behalf_of(object()), server.loop).result()
+        asyncio.run_coroutine_threadsafe(turn.take(ANYONE), server.loop).result()
         client.sendall(
             HEAD.format("Transfer-Encoding: chunked").encode() + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
         )

@@ -152,6 +152,15 @@ def test_other_addresses_are_not_looked_up(certificate, url):
         "2002:a9fe:a9fe::",
         "2001:0:a9fe::1",
         "ff02::1",
+        "fec0::1",
+        "::a9fe:a9fe",
+        "5f00::1",
+        "3fff::1",
+        "2001:db8::1",
+        "2001:20::1",
+        "4000::1",
+        "192.88.99.1",
+        "192.52.193.1",
     ],
 )
 def test_addresses_that_are_not_public_are_told_apart(address):

@@ -168,10 +168,10 @@ def test_five_hundred_conversations_are_all_there_and_found_by_title(site, open_
     page.reload()
     expect(titles(page)).to_have_count(MANY)
     expect(titles(page).first).to_have_text(f"Chat {MANY - 1}")
-    page.get_by_label("Find a title").fill("chat 77")
+    page.get_by_label("Search conversations").fill("chat 77")
     titles(page).filter(has_text="Chat 77").click()
     expect(questions(page)).to_have_text("Question 77")
-    page.get_by_label("Find a title").fill("")
+    page.get_by_label("Search conversations").fill("")
     expect(titles(page)).to_have_count(MANY)
 
 

@@ -75,22 +75,6 @@ def test_code_is_copied_as_it_was_written(answers_with):
     assert page.evaluate("navigator.clipboard.readText()") == "def area(r):\n    return 3.14 * r  # about"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("So $a_1 * b_2 * c$ holds.", ["$a_1 * b_2 * c$"]),
-        (r"So \(x_i^{*}\) and \[ y_{i} \] hold.", [r"\(x_i^{*}\)", r"\[ y_{i} \]"]),
-        ("$$\n- a_1\n= b_1\n$$", ["$$\n- a_1\n= b_1\n$$"]),
-        ("It costs $5 or $6.", []),
-        ("`$x$` is code, and $x is open", []),
-    ],
-)
-def test_mathematics_stays_as_it_was_written(answers_with, text, shown):
-    answer = answer_of(answers_with(text))
-    expect(answer.locator(".mathematics")).to_have_text(shown)
-    assert answer.locator("em, hr, ul").count() == 0
-
-
 def test_blocks_that_are_complete_stay_while_the_answer_grows(site, open_page):
     is_seen = threading.Event()
 

@@ -90,3 +90,15 @@ async def test_of_a_thousand_readings_at_once_most_are_refused_and_none_is_lost(
     assert sum(isinstance(outcome, Adapter) for outcome in outcomes) == 8
     assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 992
     assert (await adapters.get(entry("999"), read)).name == "999"
+
+
+async def test_why_an_adapter_was_refused_is_known_until_it_is_read():
+    adapters, read = HostAdapters(100, 10), Reads()
+    read.refused = {"a"}
+    for name in "ab":
+        await asyncio.gather(adapters.get(entry(name), read), return_exceptions=True)
+    assert "DoRA is not served" in str(adapters.error_of(entry("a")))
+    assert "gs://" not in str(adapters.error_of(entry("a")))
+    assert adapters.error_of(entry("b")) is None
+    adapters.forget(entry("a"))
+    assert adapters.error_of(entry("a")) is None

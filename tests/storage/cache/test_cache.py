@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +16,11 @@ import pytest
 from service.errors import HostileName, MalformedCheckpoint, StorageFull, TransferFailed
 from service.observability.progress import Progress
 from service.storage.cache.cache import CacheUnusable, CheckpointCache
+from service.storage.cache.entry import CacheEntry
+from service.storage.files import try_lock
 from service.storage.retry import RetryBudget
 from tests.fault_proxy import Fault
+from tests.sockets import wait_until
 from tests.stored import FILES, WEIGHTS, Puller, contents
 
 
@@ -397,3 +401,23 @@ def test_an_entry_is_locked_while_it_is_open(puller: Puller):
                 puller.cache().open_entry(source, objects, RetryBudget(source.limits))
             assert caught.value.uri == source.uri
         puller.cache().open_entry(source, objects, RetryBudget(source.limits)).abandon()
+
+
+def test_whoever_waits_for_another_puller_logs_for_how_long(puller: Puller, monkeypatch, caplog):
+    monkeypatch.setattr("service.storage.cache.cache.LOCK_LOG_INTERVAL_S", 0.0)
+    caplog.set_level("INFO", "service.storage.cache.cache")
+    with puller.source() as source:
+        entry = CacheEntry.of(puller.root / "checkpoints", source.uri, source.list())
+    entry.root.mkdir(parents=True)
+    lock = try_lock(entry.pull_lock)
+    assert lock is not None
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            pulling = pool.submit(puller.pull, deadline_s=120.0)
+            wait_until(lambda: caplog.records)
+        finally:
+            lock.release()
+        assert contents(pulling.result().path) == FILES
+    waited, *_ = caplog.records
+    assert "another process pulls" in waited.message
+    assert 0 <= waited.waited_s < 60

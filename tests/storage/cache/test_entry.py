@@ -206,3 +206,15 @@ def test_only_parts_are_removed(entry: CacheEntry):
 def test_a_cache_is_a_folder_of_its_own_below_its_root(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert CheckpointCache(Path("~/cache"), max_checkpoints=1).root == tmp_path / "cache"
+
+
+def test_an_entry_that_is_evicted_before_it_is_locked_is_not_held(entry: CacheEntry, monkeypatch: pytest.MonkeyPatch):
+    def lock_too_late(path: Path, *, is_shared: bool = False):
+        (entry.folder / "COMPLETE.json").unlink()
+        return try_lock(path, is_shared=is_shared)
+
+    monkeypatch.setattr("service.storage.cache.entry.try_lock", lock_too_late)
+    assert entry.try_hold_unchanged(OBJECTS) is None
+    lock = try_lock(entry.use_lock)
+    assert lock is not None  # nobody holds it
+    lock.release()

@@ -217,3 +217,17 @@ def test_a_pathological_pattern_is_refused_or_followed(state, pattern):
 )
 def test_what_the_library_says_first_is_what_a_client_is_told(error, said):
     assert first_line(error) == said
+
+
+@pytest.mark.parametrize("text", ["\n", " ", "\r\n", "start\n", "start ", "%llguidance_", "\f\n"])
+@pytest.mark.parametrize("end", ["", 'root ::= "a"', "start: A"])
+def test_which_syntax_a_grammar_has_is_found_in_one_pass(text, end):
+    """Its time may grow with its length alone: 64 KB of empty lines took the library's own test half a minute."""
+    from llguidance.gbnf_to_lark import is_lark_syntax
+
+    def is_lark(stated):
+        return definition.IS_LARK.search(stated) is not None
+
+    few = text * 20 + end
+    assert is_lark(few) == is_lark_syntax(few)
+    assert is_lark(text * (definition.MAX_GRAMMAR_CHARS // len(text)) + end) == is_lark(few)

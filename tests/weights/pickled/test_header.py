@@ -116,6 +116,12 @@ def test_entries_say_where_the_elements_lie(tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize(("strides", "kept"), [((12, 4, 1), None), ((16, 4, 1), (16, 4, 1))])
+def test_three_dimensions_have_strides_unless_they_are_row_major(tmp_path: Path, strides, kept):
+    value = dictionary({"a": view(storage("0", 32), (2, 3, 4), strides)})
+    assert entries_of(tmp_path, archive(pickled(value), {"0": bytes(128)}))["a"].strides == kept
+
+
 def test_a_scalar_an_empty_tensor_a_parameter_and_versions_of_modules(tmp_path: Path):
     stored = storage("0", 3, "torch.LongStorage")
     value = dictionary(

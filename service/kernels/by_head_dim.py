@@ -1,0 +1,39 @@
+"""Attention of a model whose layers have heads of different sizes: each size has a kernel of its own."""
+
+from dataclasses import dataclass
+
+from jaxtyping import DTypeLike
+
+from service.kernels.attention import AttentionKernel, KVHeads, LayerCache, QueryHeads, Scoring, Sinks
+from service.kernels.cache_layout import CacheLayout
+from service.kernels.paging import Paging
+
+
+@dataclass(frozen=True)
+class AttentionByHeadDim:
+    """An `AttentionKernel` that passes each layer on to the kernel of its heads."""
+
+    kernels: tuple[tuple[int, AttentionKernel], ...]  # by the dimensions of a head
+
+    @property
+    def kv_head_axis(self) -> int:
+        """The axis of every array in a cache that is sharded over devices; one for all kernels."""
+        return self.kernels[0][1].kv_head_axis
+
+    def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> LayerCache:
+        kernel = dict(self.kernels)[head_dim]
+        return kernel.initial_cache(layout, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
+
+    def attend(
+        self,
+        query: QueryHeads,
+        new_keys: KVHeads,
+        new_values: KVHeads,
+        cache: LayerCache,
+        paging: Paging,
+        *,
+        scoring: Scoring,
+        sinks: Sinks | None = None,
+    ) -> tuple[QueryHeads, LayerCache]:
+        kernel = dict(self.kernels)[query.shape[-1]]
+        return kernel.attend(query, new_keys, new_values, cache, paging, scoring=scoring, sinks=sinks)
