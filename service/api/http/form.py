@@ -79,7 +79,6 @@ async def read_form(request: Request) -> Form:
         ClientDisconnected: the client disconnected first.
     """
     check_form(request)
-    # Defends against T35.
     parser = _Parser(
         request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
     )
@@ -149,6 +148,7 @@ class _Parser(MultiPartParser):
 
     def _check_header(self, num_more: int) -> None:
         size = len(self._current_partial_header_name) + len(self._current_partial_header_value) + num_more
+        # Defends against T35.
         if size > MAX_PART_HEADER_BYTES:
             raise MultiPartException(f"A part has a header of more than {MAX_PART_HEADER_BYTES} bytes.")
 
