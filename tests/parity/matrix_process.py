@@ -166,7 +166,8 @@ def write_merged(model: torch.nn.Module, folder: Path, limit: int) -> None:
     merged.save_pretrained(folder / "peft")
     named(model, folder / "peft-names", own)
     named(model, folder / "peft-unmerged", layers)
-    write_reference(merged, folder / "merged", limit)
+    saved = type(merged).from_pretrained(folder / "peft", attn_implementation="eager")
+    write_reference(saved.float().eval(), folder / "merged", limit)
 
 
 def attempt(write: "Callable[[], object]", folder: Path) -> None:
