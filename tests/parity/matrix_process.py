@@ -8,6 +8,7 @@ ones, and their logits, `logits.npy`, of shape [token, vocabulary]. REFERENCE is
 which PEFT has merged an adapter. Where a way cannot be used, its folder holds `error.txt`.
 """
 
+import copy
 import json
 import shutil
 import sys
@@ -107,9 +108,11 @@ def bare(model: torch.nn.Module, folder: Path) -> None:
 
 def in_half(model: torch.nn.Module, folder: Path, dtype: torch.dtype) -> None:
     """Write a model in 16 bits, which hold all of its numbers."""
+    kept = copy.deepcopy(model.config)  # which the next line changes
     model.to(dtype)
     model.save_pretrained(folder)
     model.float()
+    model.config = kept
 
 
 WAYS: "dict[str, Callable[[torch.nn.Module, Path], object]]" = {
@@ -163,7 +166,8 @@ def write_merged(model: torch.nn.Module, folder: Path, limit: int) -> None:
     merged.save_pretrained(folder / "peft")
     named(model, folder / "peft-names", own)
     named(model, folder / "peft-unmerged", layers)
-    write_reference(merged, folder / "merged", limit)
+    saved = type(merged).from_pretrained(folder / "peft", attn_implementation="eager")
+    write_reference(saved.float().eval(), folder / "merged", limit)
 
 
 def attempt(write: "Callable[[], object]", folder: Path) -> None:
