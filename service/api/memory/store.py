@@ -299,7 +299,7 @@ def _next(present: bytes | None, *, content: bytes, status: str) -> bytes | None
     if status == DELETED:
         return None if present == content else content
     kept = _unpacked(present)
-    # Defends against T50.
+    # Defends against T46.
     if kept is None or _order(kept.response["status"]) >= _order(status):
         return None
     return content
