@@ -98,7 +98,7 @@ def test_texts_and_pdfs_are_attached_sent_kept_and_found(reading_site, open_page
         "--- File: notes of a long afternoon in the archive.md ---\n# Notes\n\n\n"
         "--- File: paper.pdf ---\nNeedle one\n\nPage two\n\nWhat is it?"
     )
-    page.get_by_text("paper.pdf").click()
+    page.get_by_text("paper.pdf", exact=True).click()
     expect(page.locator("li.user pre").last).to_have_text("Needle one\n\nPage two")
     assert (violations(page), fits(page)) == ([], True)
 
