@@ -1,5 +1,6 @@
 """The address of each conversation: Back and Forward, a reload, another tab, and one that is not there."""
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.contract.page.test_accessibility import violations
@@ -30,6 +31,7 @@ def test_back_and_forward_lead_through_the_conversations(two_chats, site):
     expect(page.get_by_role("heading", name="Talk to the model")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_first_question_takes_the_place_of_the_new_chat_in_the_history(two_chats):
     page = two_chats
     page.go_back()
@@ -37,6 +39,7 @@ def test_a_first_question_takes_the_place_of_the_new_chat_in_the_history(two_cha
     expect(titles(page).filter(has_text="first")).to_have_attribute("aria-current", "true")
 
 
+@pytest.mark.slow
 def test_an_address_opens_its_conversation_in_another_tab(two_chats):
     page = two_chats
     other = page.context.new_page()

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from playwright.sync_api import expect
 
 from service.engine.request import FinishReason
@@ -43,6 +44,7 @@ def test_an_answer_that_was_cut_goes_on_where_it_ended(site, open_page):
     expect(page.get_by_role("button", name="Continue")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_stopped_or_broke_off_goes_on(site, open_page):
     site.engine.script[:] = [*tokens("Hello"), STALL]
     page = open_page(site.url)
@@ -59,6 +61,7 @@ def test_an_answer_that_was_stopped_or_broke_off_goes_on(site, open_page):
     expect(page.locator("#messages [role=alert]")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_going_on_with_nothing_more_to_say_leaves_the_answer(site, open_page):
     cut(site, "Hello")
     page = open_page(site.url)
@@ -72,6 +75,7 @@ def test_going_on_with_nothing_more_to_say_leaves_the_answer(site, open_page):
     expect(page.locator("#messages li")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_an_answer_by_a_schema_is_not_continued_and_that_is_said(site, open_page):
     page = open_page(site.url)
     cut(site, '{"a":')

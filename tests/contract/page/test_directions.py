@@ -27,7 +27,7 @@ def start_of(locator):
     }""")
 
 
-@pytest.mark.parametrize("text", [ARABIC, HEBREW])
+@pytest.mark.parametrize("text", [ARABIC, pytest.param(HEBREW, marks=pytest.mark.slow)])
 def test_question_answer_box_and_title_run_in_their_own_direction(site, open_page, text):
     answer_with(site, MIXED)
     page = open_page(site.url)
@@ -51,6 +51,7 @@ def test_question_answer_box_and_title_run_in_their_own_direction(site, open_pag
     assert direction(page.get_by_label("Edit the message")) == "rtl"
 
 
+@pytest.mark.slow
 def test_each_line_of_a_question_has_its_own_direction(site, open_page):
     page = open_page(site.url)
     say(page, f"English first\n{ARABIC}")
@@ -58,7 +59,7 @@ def test_each_line_of_a_question_has_its_own_direction(site, open_page):
     assert questions(page).evaluate("(element) => getComputedStyle(element).unicodeBidi") == "plaintext"
 
 
-@pytest.mark.parametrize("wish", ["reduce", "no-preference"])
+@pytest.mark.parametrize("wish", ["reduce", pytest.param("no-preference", marks=pytest.mark.slow)])
 def test_nothing_moves_for_those_who_ask_for_that(site, open_page, wish):
     site.begin_start()
     page = open_page(site.url, reduced_motion=wish)

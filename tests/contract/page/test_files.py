@@ -77,6 +77,7 @@ def test_a_text_is_pasted_as_text_though_a_picture_of_it_is_there_too(seeing_sit
 
 
 @pytest.mark.parametrize(("size", "scheme"), LOOKS)
+@pytest.mark.slow
 def test_texts_and_pdfs_are_attached_sent_kept_and_found(reading_site, open_page, size, scheme):
     sent = []
     page = open_page(reading_site.url, color_scheme=scheme, **size)
@@ -97,7 +98,7 @@ def test_texts_and_pdfs_are_attached_sent_kept_and_found(reading_site, open_page
         "--- File: notes of a long afternoon in the archive.md ---\n# Notes\n\n\n"
         "--- File: paper.pdf ---\nNeedle one\n\nPage two\n\nWhat is it?"
     )
-    page.get_by_text("paper.pdf").click()
+    page.get_by_text("paper.pdf", exact=True).click()
     expect(page.locator("li.user pre").last).to_have_text("Needle one\n\nPage two")
     assert (violations(page), fits(page)) == ([], True)
 
@@ -117,11 +118,11 @@ def test_texts_and_pdfs_are_attached_sent_kept_and_found(reading_site, open_page
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        pytest.param("scan.pdf", picture_pdf(), "has no text", id="a scan"),
-        pytest.param("bad.pdf", b"%PDF-1.4 nothing", "is damaged", id="a damaged PDF"),
+        pytest.param("scan.pdf", picture_pdf(), "has no text", id="a scan", marks=pytest.mark.slow),
+        pytest.param("bad.pdf", b"%PDF-1.4 nothing", "is damaged", id="a damaged PDF", marks=pytest.mark.slow),
         pytest.param("a.zip", b"PK\x03\x04\x00\x00", "neither text nor a PDF", id="an archive"),
         pytest.param("a.txt", b" \n", "has no text", id="nothing"),
-        pytest.param("a.log", b"x" * 1_000_001, "more than 1,000,000 characters", id="long"),
+        pytest.param("a.log", b"x" * 1_000_001, "more than 1,000,000 characters", id="long", marks=pytest.mark.slow),
         pytest.param("a.bin", b"\x80\x01\x02", "neither text nor a PDF", id="bytes"),
     ],
 )
@@ -134,7 +135,9 @@ def test_what_cannot_be_read_says_why_and_is_not_attached(reading_site, open_pag
     expect(attached(page)).to_contain_text("good.txt")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("utf-8-sig", "cp1252"))]
+)
 def test_a_text_is_read_in_its_encoding(site, open_page, encoding):
     page = open_page(site.url)
     expect(page.get_by_label("Message", exact=True)).to_be_visible()
@@ -145,6 +148,7 @@ def test_a_text_is_read_in_its_encoding(site, open_page, encoding):
     expect(titles(page)).to_have_text(["a.txt"])
 
 
+@pytest.mark.slow
 def test_a_pdf_that_a_browser_has_printed_is_read(reading_site, open_page):
     page = open_page(reading_site.url)
     say(page, "Is this printed?")

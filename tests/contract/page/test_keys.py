@@ -12,7 +12,10 @@ COMPOSING = {"isComposing": True, "keyCode": 229}
 COMPOSED_IN_SAFARI = {"isComposing": False, "keyCode": 229}
 PRESS = """(field, [key, properties]) => field.dispatchEvent(new KeyboardEvent(
     "keydown", { key, code: key, bubbles: true, cancelable: true, ...properties }))"""
-INPUT_METHODS = [pytest.param(COMPOSING, id="composing"), pytest.param(COMPOSED_IN_SAFARI, id="Safari")]
+INPUT_METHODS = [
+    pytest.param(COMPOSING, id="composing", marks=pytest.mark.slow),
+    pytest.param(COMPOSED_IN_SAFARI, id="Safari"),
+]
 
 
 def draft(page):

@@ -71,6 +71,7 @@ def test_formulas_have_their_fonts_break_no_policy_and_scroll_within_themselves(
         pytest.param("$$x and more", id="open"),
     ],
 )
+@pytest.mark.slow
 def test_what_cannot_be_set_stays_as_it_was_written(answers_with, text):
     answer = answer_of(answers_with(text))
     expect(answer).to_contain_text(text[:12].strip())
@@ -88,6 +89,7 @@ def test_what_cannot_be_set_stays_as_it_was_written(answers_with, text):
         r"$\rule{1e9em}{1e9em}$",
     ],
 )
+@pytest.mark.slow
 def test_commands_that_reach_out_of_a_formula_do_nothing(answers_with, text):
     page = answers_with(text)
     answer = answer_of(page)
@@ -104,6 +106,7 @@ def test_thousands_of_formulas_leave_the_page_usable(answers_with):
     expect(page.get_by_label("Message", exact=True)).to_have_value("still here")
 
 
+@pytest.mark.slow
 def test_a_command_that_one_formula_defines_is_unknown_to_the_next(answers_with):
     answer = answer_of(answers_with(r"$\gdef\mine{x} \mine$ and then $\mine$"))
     assert answer.locator(".katex").count() == 1

@@ -1,5 +1,6 @@
 """Search in the conversations of a browser: in titles and in what was said."""
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.contract.page.test_accessibility import violations
@@ -40,6 +41,7 @@ def test_what_was_asked_and_what_was_answered_is_found(site, open_page):
     expect(titles(page)).to_have_count(3)
 
 
+@pytest.mark.slow
 def test_what_is_found_on_another_branch_is_shown(site, open_page):
     page = open_page(site.url)
     answer_with(site, "the needle")
