@@ -167,7 +167,7 @@ DEFENCES = (
         "T45",
         "tests/weights/test_safetensors_headers.py::test_headers_have_as_many_tensors_together_as_a_model_may_want",
     ),
-    Defence("T46", "tests/api/shared/test_states.py::test_whoever_is_first_what_was_cancelled_or_deleted_stays_so"),
+    Defence("T46", "tests/api/memory/test_states.py::test_whoever_is_first_what_was_cancelled_or_deleted_stays_so"),
 )
 
 

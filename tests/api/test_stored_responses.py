@@ -448,12 +448,15 @@ async def until(api, response_id, *statuses):
 
 
 async def test_a_response_in_the_background_is_asked_for_until_it_is_complete(service):
-    service.engine.pace_s = 0.02
     async with at_a_port(service) as api:
+        service.engine.script = [STALL]
+        begun = await api.create(model=MODEL, input="hi", background=True)
+        early = await refused(api.create(model=MODEL, input="x", previous_response_id=begun.id))
+        assert early["param"] == "previous_response_id"
+        await api.cancel(begun.id)
+        service.engine.script = script_of(HELLO)
         queued = await api.create(model=MODEL, input="hi", background=True)
         assert (queued.status, queued.background, queued.output) == ("queued", True, [])
-        early = await refused(api.create(model=MODEL, input="x", previous_response_id=queued.id))
-        assert early["param"] == "previous_response_id"
         done = await until(api, queued.id, "completed")
         assert (done.output_text, done.usage.output_tokens, done.id) == (HELLO, len(tokens(HELLO)), queued.id)
         assert (await api.cancel(queued.id)).status == "completed"
