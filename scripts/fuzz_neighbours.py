@@ -295,7 +295,7 @@ def main() -> int:
             route, number = ROUTES[number % len(ROUTES)], number + 1
             shape = grown(rng, route, worst[route.path])
             body = body_of(route, shape)
-            waited_s = TIMEOUT_S
+            waited_s, status, taken_s = TIMEOUT_S, 0, 0.0
             for _ in range(NUM_TRIES):
                 probes.worst_s()
                 status, taken_s = sent(url, route.path, body)

@@ -29,9 +29,11 @@ from service.text.tools.format import ToolFormat
 from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
 from service.text.tools.parameters import parameters_of
 from service.text.tools.parser import CallParser
+from service.worker.process import limit_rest
 
 MAX_SCHEMAS_BYTES = 256 * 1024
 DIGEST_BYTES = 16
+GRAMMAR_PROCESSOR_S = 2.0  # for a grammar that is tried
 # Of what states a grammar that is compiled at once, within a second at worst: schemas without patterns, or choices.
 MAX_PLAIN_CHARS = 16 * 1024
 NOT_PLAIN = (b'"pattern', b'"grammar": "', b'"regex": "', b'"json_": "')
@@ -283,10 +285,12 @@ def tried_grammar(
     stop_ids: frozenset[int],
     num_left_out: int,
 ) -> StatedGrammar:
-    """Return, in the worker process, what `stated_grammar` returns."""
+    """Return, in the worker process, what `stated_grammar` returns, within a limit of time."""
     if model.key not in _compilers:
         _compilers.clear()
         _compilers[model.key] = GrammarCompiler(model.tokenizer, model.vocab_size, stop_ids)
+    _compilers[model.key].prepare()  # which takes as long as the vocabulary is large, and is no fault of the grammar
+    limit_rest(GRAMMAR_PROCESSOR_S)
     return stated_grammar(_compilers[model.key], body, use, num_left_out)
 
 
