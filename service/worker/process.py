@@ -116,30 +116,21 @@ class WorkerProcess:
         """Return the answer to the first call once it is there; raises as `call`."""
         return self._locked(lambda child: child.first_answer)
 
-    def call(
-        self, function: Callable[..., bytes | bytearray], *arguments: Any, processor_s: float | None = None
-    ) -> Answer:
+    def call(self, function: Callable[..., bytes | bytearray], *arguments: Any) -> Answer:
         """Call a module's function in the process, which is started if none runs, and return its result.
-
-        Args:
-            function: what is called.
-            arguments: what it gets.
-            processor_s: how long this call may take; None for as long as any.
 
         Raises:
             ServiceError: the function has raised it, or `failure` has made it of the limit that was exceeded.
             WorkerKilled: something outside of this service has ended the process.
             RuntimeError: the function has a bug, or a native library panicked.
         """
-        limit_s = processor_s or self._processor_s
-        request, wall_s = _parts(function, arguments, limit_s), WALL_S_PER_PROCESSOR_S * limit_s
+        request = _parts(function, arguments, self._processor_s)
 
         def ask(child: "_Child") -> Answer:
             if self._first is not None:
                 assert child.first_answer is not None
-            # A process that has just been started needs a while for its imports.
             child.send(request, self._wall_s)
-            return child.receive(wall_s if child.has_answered else START_S + wall_s)
+            return child.receive(self._wall_s)
 
         return self._locked(ask)
 
@@ -186,7 +177,6 @@ class _Child:
         self._max_answer_bytes = max_answer_bytes
         self._first_s = START_S + WALL_S_PER_PROCESSOR_S * processor_s
         self._first_answer: bytearray | ServiceError | None = None
-        self.has_answered = False
         self._channel, theirs = socket.socketpair()
         with theirs:
             # Without `site`, which takes as long to import as Jinja, and without the secrets of this environment.
@@ -234,7 +224,6 @@ class _Child:
         if not 0 <= num_bytes <= self._max_answer_bytes:
             raise EOFError
         head, content = self._read(HEAD_BYTES, end_s), self._read(num_bytes, end_s)
-        self.has_answered = True
         match head[0]:
             case Outcome.RESULT:
                 return Answer(content, int.from_bytes(head[1:]) / 1e6)
@@ -339,6 +328,11 @@ def main(memory_bytes: int) -> None:
         sys.stdout.buffer.flush()
         if outcome is Outcome.OUT_OF_MEMORY:
             return
+
+
+def limit_rest(processor_s: float) -> None:
+    """Let the call that this process works on take so many seconds of a processor from now on, and no more."""
+    signal.setitimer(signal.ITIMER_PROF, processor_s)
 
 
 def _limit(memory_bytes: int) -> None:

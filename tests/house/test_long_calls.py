@@ -31,7 +31,7 @@ WHERE = {
     "api/batch/results.py": (STORE, "_write"),
     "api/description.py": (START, "_document"),
     "api/embeddings.py": (THREAD, "create_embeddings.write"),
-    "api/generation/answer_rules.py": (THREAD, "ToolUse._too_large _statement"),
+    "api/generation/answer_rules.py": (THREAD, "ToolUse._too_large GrammarStatement.text"),
     "api/generation/chat_prompt.py": (THREAD, "_template_call _with_written_arguments"),
     "api/generation/message_content.py": (OURS, "_input"),
     "api/generation/response_items.py": (OURS, "_CustomInput.push _action"),

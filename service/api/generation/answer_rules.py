@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from service.api.http.call import Call
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.generation import GenerationRequest
+from service.api.schema.structured import ResponseFormat, StructuredOutputs
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
 from service.api.served import ServedModel
@@ -29,9 +30,11 @@ from service.text.tools.format import ToolFormat
 from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
 from service.text.tools.parameters import parameters_of
 from service.text.tools.parser import CallParser
+from service.worker.process import limit_rest
 
 MAX_SCHEMAS_BYTES = 256 * 1024
 DIGEST_BYTES = 16
+GRAMMAR_PROCESSOR_S = 2.0  # for a grammar that is tried
 # Of what states a grammar that is compiled at once, within a second at worst: schemas without patterns, or choices.
 MAX_PLAIN_CHARS = 16 * 1024
 NOT_PLAIN = (b'"pattern', b'"grammar": "', b'"regex": "', b'"json_": "')
@@ -210,14 +213,13 @@ async def _constraint(
     if use is None and not body.has_grammar:
         return BadWords.of(body.bad_words, model.tokenizer) if body.bad_words else None, {}
     _check_options(body, model)
-    grammar, stated = await _grammar(call, model, body, use)
+    statement = GrammarStatement(body.structured_outputs, getattr(body, "response_format", None), use)
+    grammar, stated = await _grammar(call, model, statement)
     call.ignore(stated.relaxed)
     return grammar, {name: frozenset(names) for name, names in stated.text_names.items()}
 
 
-async def _grammar(
-    call: Call, model: ServedModel, body: GenerationRequest, use: ToolUse | None
-) -> tuple[Grammar, "StatedGrammar"]:
+async def _grammar(call: Call, model: ServedModel, statement: "GrammarStatement") -> tuple[Grammar, "StatedGrammar"]:
     """Return the strictest grammar that compiles.
 
     How long a grammar takes does not follow from its length, so it is compiled in the worker process first, which can
@@ -226,11 +228,11 @@ async def _grammar(
     compiler = model.grammars
 
     def begin() -> tuple[bytes, StatedGrammar | None]:
-        statement = _statement(body, use)
-        key = hashlib.blake2b(statement, digest_size=DIGEST_BYTES).digest()
+        text = statement.text()
+        key = hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
         stated = compiler.stated.get(key)
-        if stated is None and len(statement) <= MAX_PLAIN_CHARS and not any(map(statement.__contains__, NOT_PLAIN)):
-            stated = stated_grammar(compiler, body, use)
+        if stated is None and len(text) <= MAX_PLAIN_CHARS and not any(map(text.__contains__, NOT_PLAIN)):
+            stated = stated_grammar(compiler, statement)
             compiler.stated.put(key, stated)
         return key, stated
 
@@ -238,10 +240,10 @@ async def _grammar(
     num_left_out = 0
     while stated is None:
         try:
-            stated = await call.try_grammar(tried_grammar, model.prompt_model, body, use, model.stop_ids, num_left_out)
+            stated = await call.try_grammar(tried_grammar, model.prompt_model, statement, model.stop_ids, num_left_out)
         except BodyTooLaborious as error:
-            if num_left_out or use is None or not use.optional:
-                param = "tools" if use is not None else _grammar_field(body)
+            if num_left_out or statement.use is None or not statement.use.optional:
+                param = statement.field
                 message = f"Invalid '{param}': compiling it {error.reason}. Simplify it."
                 raise InvalidParameter(message, param=param) from error
             num_left_out = 1
@@ -250,18 +252,45 @@ async def _grammar(
     return await call.compile(lambda: compiler.compile_text(stated.text, stated.param)), stated
 
 
-def _grammar_field(body: GenerationRequest) -> str:
-    return "structured_outputs" if body.structured_outputs is not None else "response_format"
+@dataclass(frozen=True)
+class GrammarStatement:
+    """What of a request its grammar follows from, besides the model."""
 
+    structured_outputs: StructuredOutputs | None
+    response_format: ResponseFormat | None
+    use: ToolUse | None
 
-def _statement(body: GenerationRequest, use: ToolUse | None) -> bytes:
-    """Return all of a request that its grammar follows from, besides the model."""
-    stated: list[Any] = [body.structured_outputs, getattr(body, "response_format", None)]
-    if use is not None:
-        stated += [use.is_required, use.is_named, use.allows_several]
-        functions = [(index, tool.function) for index, tool in use.tools]
-        stated += [(index, f.name, f.parameters, f.strict) for index, f in functions]
-    return json.dumps(stated, default=vars).encode()
+    @property
+    def field(self) -> str:
+        """The field of the request that errors name."""
+        if self.use is not None:
+            return "tools"
+        return "response_format" if self.structured_outputs is None else "structured_outputs"
+
+    def text(self) -> bytes:
+        """Return all of it as one text."""
+        stated: list[Any] = [self.structured_outputs, self.response_format]
+        if (use := self.use) is not None:
+            stated += [use.is_required, use.is_named, use.allows_several]
+            functions = [(index, tool.function) for index, tool in use.tools]
+            stated += [(index, f.name, f.parameters, f.strict) for index, f in functions]
+        return json.dumps(stated, default=vars).encode()
+
+    def answer(self) -> GrammarDefinition | None:
+        """Return the grammar of an answer that calls no tool; None for any text. Raises InvalidParameter."""
+        if self.structured_outputs is not None:
+            return self.structured_outputs.definition()
+        return None if self.response_format is None else self.response_format.definition()
+
+    def grammars(self, compiler: GrammarCompiler) -> Iterator[tuple[Sequence[Mapping[str, Any]], str, Sequence[str]]]:
+        """Yield grammars, the strictest first: parts, the field for errors, and the paths that are not enforced."""
+        answer, use = self.answer(), self.use
+        if use is not None:
+            for has_optional in (True, False) if use.optional else (True,):
+                relaxed = use.relaxed if has_optional else [*use.relaxed, *use.optional]
+                yield use.grammar(compiler, answer, has_optional=has_optional), "tools", relaxed
+        elif answer is not None:
+            yield [answer.part], answer.param, ()
 
 
 class StatedGrammar(NamedTuple):
@@ -277,29 +306,25 @@ _compilers: dict[str, GrammarCompiler] = {}  # in the worker process, by the mod
 
 
 def tried_grammar(
-    model: PromptModel,
-    body: GenerationRequest,
-    use: ToolUse | None,
-    stop_ids: frozenset[int],
-    num_left_out: int,
+    model: PromptModel, statement: GrammarStatement, stop_ids: frozenset[int], num_left_out: int
 ) -> StatedGrammar:
-    """Return, in the worker process, what `stated_grammar` returns."""
+    """Return, in the worker process, what `stated_grammar` returns, within a limit of time."""
     if model.key not in _compilers:
         _compilers.clear()
         _compilers[model.key] = GrammarCompiler(model.tokenizer, model.vocab_size, stop_ids)
-    return stated_grammar(_compilers[model.key], body, use, num_left_out)
+    _compilers[model.key].prepare()  # which takes as long as the vocabulary is large, and is no fault of the grammar
+    limit_rest(GRAMMAR_PROCESSOR_S)
+    return stated_grammar(_compilers[model.key], statement, num_left_out)
 
 
-def stated_grammar(
-    compiler: GrammarCompiler, body: GenerationRequest, use: ToolUse | None, num_left_out: int = 0
-) -> StatedGrammar:
+def stated_grammar(compiler: GrammarCompiler, statement: GrammarStatement, num_left_out: int = 0) -> StatedGrammar:
     """Return the strictest grammar that compiles, without the strictest ones of those that a request allows.
 
     Raises:
         InvalidParameter: none compiles.
     """
-    failure = None
-    for parts, param, relaxed in islice(_grammars(compiler, body, use), num_left_out, None):
+    failure, use = None, statement.use
+    for parts, param, relaxed in islice(statement.grammars(compiler), num_left_out, None):
         text = text_of(parts)
         try:
             compiler.compile_text(text, param)
@@ -310,19 +335,6 @@ def stated_grammar(
             return StatedGrammar(text, param, list(relaxed), names)
     assert failure is not None, "the request has a grammar"
     raise failure
-
-
-def _grammars(
-    compiler: GrammarCompiler, body: GenerationRequest, use: ToolUse | None
-) -> Iterator[tuple[Sequence[Mapping[str, Any]], str, Sequence[str]]]:
-    """Yield grammars, the strictest first: its parts, the field for errors, and the paths that it does not enforce."""
-    answer = body.grammar_definition()
-    if use is not None:
-        for has_optional in (True, False) if use.optional else (True,):
-            relaxed = use.relaxed if has_optional else [*use.relaxed, *use.optional]
-            yield use.grammar(compiler, answer, has_optional=has_optional), "tools", relaxed
-    elif answer is not None:
-        yield [answer.part], answer.param, ()
 
 
 def _tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 CALL = "levserve.call"  # the scope's entry for the request's `Call`, which no client can set
 CLIENT_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-GRAMMAR_PROCESSOR_S = 2.0  # for one that is compiled, with its vocabulary's tables
 MAX_USER_CHARS = 128  # of the end user's name in the log
 
 
@@ -236,7 +235,7 @@ class Call:
             DeadlineExceeded, BodyTooLaborious: it takes too much time, or memory.
         """
         bodies = self.api.long_bodies
-        tried = bodies.of_model(function, model, *arguments, processor_s=GRAMMAR_PROCESSOR_S, client=self.key)
+        tried = bodies.of_model(function, model, *arguments, client=self.key)
         return await self.deadline.within(tried)
 
     async def make_prompt[B, T](self, make: "Callable[[B, PromptModel], T]", body: B, model: "Served") -> T:

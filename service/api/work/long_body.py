@@ -100,7 +100,7 @@ class LongBodies:
             RequestError: what the function raises.
             BodyTooLaborious: it takes too much time or memory.
         """
-        return await self._call(client, bytes, function, processor_s=PROCESSOR_S)
+        return await self._call(client, bytes, function, is_charged=False)
 
     async def prompt[T](
         self,
@@ -124,19 +124,16 @@ class LongBodies:
         function: "Callable[..., T]",
         model: PromptModel,
         *arguments: Any,
-        processor_s: float,
         client: Client = ANYONE,
     ) -> T:
         """Return what a function of a module makes of a model and arguments, however short the body is.
 
         Raises:
             RequestError: what the function raises.
-            BodyTooLaborious: it takes more than `processor_s`, or too much memory.
+            BodyTooLaborious: it takes too much time or memory.
         """
         read = partial(_read_result, function)
-        return await self._call(
-            client, read, _of_model, function, model.key, *arguments, model=model, processor_s=processor_s
-        )
+        return await self._call(client, read, _of_model, function, model.key, *arguments, model=model, is_charged=False)
 
     async def _call[T](
         self,
@@ -145,12 +142,12 @@ class LongBodies:
         function: Callable[..., bytes],
         *arguments: Any,
         model: PromptModel | None = None,
-        processor_s: float | None = None,
+        is_charged: bool = True,
     ) -> T:
         """Return what `read` makes of the result of a function in the process, to which the model is sent first.
 
-        The process is killed if the call still runs a moment after this was cancelled. With `processor_s` the work is
-        none on a body, and no other body waits in proportion to it.
+        The process is killed if the call still runs a moment after this was cancelled. Work that is not
+        charged is none on a body, and no other body waits in proportion to it.
         """
         loop, is_running = asyncio.get_running_loop(), False
 
@@ -160,8 +157,8 @@ class LongBodies:
             try:
                 if model is not None:
                     self._send(model)
-                answer = self.process.call(function, *arguments, processor_s=processor_s)
-                if processor_s is None:
+                answer = self.process.call(function, *arguments)
+                if is_charged:
                     loop.call_soon_threadsafe(self._turns.charge, answer.processor_s)
                 return read(bytes(answer.content))
             finally:

@@ -52,6 +52,12 @@ class GrammarCompiler:
         self.stated = LruCache[Any](MAX_KEPT_CHARS, lambda stated: len(stated.text))  # by what states them
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
 
+    def prepare(self) -> None:
+        """Make the tables of the vocabulary, if its tokens are known."""
+        if self.tokenizer.token_bytes is not None and self.end_ids:
+            with self._building:
+                assert self._vocabulary is not None
+
     def compile(self, parts: Sequence[Mapping[str, Any]], param: str) -> Grammar:
         """Return the grammar of the first part; it may refer to the others as `@name`.
 

@@ -5,7 +5,6 @@ import threading
 import anyio
 import pytest
 
-from service.api.http import call
 from service.api.work.text_threads import MAX_TEXT_THREADS, TextThreads
 from service.api.work.turns import Anyone
 from tests.api.scripted_engine import MODEL, Service
@@ -50,13 +49,11 @@ async def test_a_short_schema_is_compiled_at_once():
 
 
 @pytest.mark.slow
-async def test_a_short_grammar_that_takes_long_is_refused_and_the_next_one_is_not(monkeypatch):
+async def test_a_short_grammar_that_takes_long_is_refused_and_the_next_one_is_not():
     """Its 800 bytes stand for a text of 2**50 letters."""
-    monkeypatch.setattr(call, "GRAMMAR_PROCESSOR_S", 0.5)
     service = Service()
     refused = await service.post("/v1/chat/completions", USER | {"structured_outputs": {"grammar": CHAIN}})
     error = refused.json()["error"]
-    assert (refused.status_code, error["code"], error["param"]) == (400, "invalid_value", "structured_outputs")
-    assert "took too long" in error["message"]
+    assert (refused.status_code, error["param"].partition(".")[0]) == (400, "structured_outputs")
     schema = {"structured_outputs": {"regex": "Hello( world)?"}}
     assert (await service.post("/v1/chat/completions", USER | schema)).status_code == 200

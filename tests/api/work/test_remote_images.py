@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from service.api.work.remote_images import RemoteImages, is_public
-from service.errors import InvalidParameter
+from service.errors import BodyBytesFull, InvalidParameter
 
 HOST = "images.example.com"
 CONTENT = bytes(range(256)) * 40
@@ -46,7 +46,15 @@ def answer(status="200 OK", body=CONTENT, **headers):
     return f"HTTP/1.1 {status}\r\n{head}\r\n".encode() + body
 
 
-def fetched(certificate, response, url=f"https://{HOST}/a.png?b=c", addresses=("127.0.0.1",), hold_s=0.0, **options):
+def fetched(
+    certificate,
+    response,
+    url=f"https://{HOST}/a.png?b=c",
+    addresses=("127.0.0.1",),
+    hold_s=0.0,
+    arrived=lambda num_bytes: None,
+    **options,
+):
     """Return what is fetched from a server that answers with these bytes, and what it was asked."""
     asked = []
 
@@ -73,7 +81,7 @@ def fetched(certificate, response, url=f"https://{HOST}/a.png?b=c", addresses=("
             **settings | options, resolve=resolve, port=port, trusted=str(certificate / "certificate.pem")
         )
         async with server:
-            return await images.fetch(url, FIELD)
+            return await images.fetch(url, FIELD, arrived)
 
     return asyncio.run(run()), asked
 
@@ -204,3 +212,19 @@ def test_a_server_that_drips_is_left_in_time(certificate):
 def test_a_certificate_of_another_host_is_not_accepted(certificate):
     with pytest.raises(InvalidParameter, match="could not be fetched"):
         fetched(certificate, answer(), url="https://other.example.com/")
+
+
+def test_the_bytes_of_an_image_count_while_they_arrive(certificate):
+    counted = []
+
+    def arrived(num_bytes):
+        counted.append(num_bytes)
+        if num_bytes > 8_000:
+            raise BodyBytesFull(running=1, limit=1, retry_after_s=1)
+
+    with pytest.raises(BodyBytesFull):
+        fetched(certificate, answer(body=b"x" * 300_000), arrived=arrived, max_bytes=10**6)
+    assert counted == sorted(counted)
+    assert counted[-1] < 300_000
+    content, _ = fetched(certificate, answer(), arrived=counted.append)
+    assert counted[-1] == len(content)
