@@ -44,6 +44,7 @@ const packages = [...new Set(bundled)].filter(Boolean).sort().map((name) => {
 });
 
 const banner = `// Bundled by \`make page-libraries\`: ${packages.map(({ title }) => title).join("; ")}.\n// libraries.LICENSES.txt has the licences.\n`;
+if (!bundle.text.includes("cssText")) throw new Error("katex sets its styles by an attribute");
 writeFileSync(here(`${PAGE}libraries.js`), banner + bundle.text);
 writeFileSync(here(`${PAGE}libraries.LICENSES.txt`), packages.map(({ title, text }) => `${title}\n\n${text}\n`).join(`\n${"-".repeat(80)}\n\n`));
 

@@ -1,4 +1,5 @@
-export { default as katex } from "katex";
+// Called when the first formula is shown: a page has to be ready before that.
+export const katex = () => require("./node_modules/katex/dist/katex.mjs").default;
 export { default as MarkdownIt } from "markdown-it";
 export { createLowlight } from "lowlight";
 

@@ -15,7 +15,7 @@ from service.api.http.admission import Places
 from service.api.http.auth import KeyCheck
 from service.api.http.call import ApiContext
 from service.api.http.errors import ErrorAnswers, logged_error_answer
-from service.api.http.form import FORM_BYTES
+from service.api.http.form import FORM_BYTES, RECORDING_FORM_BYTES
 from service.api.http.keys import ApiKeys
 from service.api.http.receive import Accepted, AcceptedBodies, BodyLimit
 from service.api.http.request_queue import Caps, RequestQueue
@@ -127,7 +127,7 @@ def create_api(
 
 def _uploads(max_audio_bytes: int, max_file_bytes: int | None, timeout_s: float) -> dict[str, Accepted]:
     """Return the forms that paths take; None for no files."""
-    audio = Accepted(max_audio_bytes + FORM_BYTES, timeout_s, FORM, "MAX_AUDIO_BYTES")
+    audio = Accepted(max_audio_bytes + RECORDING_FORM_BYTES, timeout_s, FORM, "MAX_AUDIO_BYTES")
     uploads: dict[str, Accepted] = dict.fromkeys(AUDIO, audio)
     uploads[EXTRACT_TEXT] = Accepted(MAX_PDF_BYTES + FORM_BYTES, timeout_s, FORM)
     if max_file_bytes is not None:

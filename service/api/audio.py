@@ -25,7 +25,7 @@ router = APIRouter(tags=["audio"])
 FILE_FIELD = {
     "type": "string",
     "format": "binary",
-    "description": "The recording: wav, flac, mp3, m4a, ogg, opus, webm.",
+    "description": "The recording, in one of the formats of docs/openai.md, or a film, of which the sound is heard.",
 }
 _FORM_FIELDS = {name: reference(f"AudioRequest/properties/{name}") for name in AudioRequest.model_fields}
 _FORM_SCHEMA = {"type": "object", "properties": {"file": FILE_FIELD, **_FORM_FIELDS}, "required": ["file", "model"]}
@@ -53,8 +53,9 @@ async def create_transcription(call: OpenCall, form: Form) -> Response:
     """Write down what is said in a recording.
 
     It is heard as openai-whisper's `transcribe` does, in windows of 30 seconds that begin where the segments of the one
-    before end. Deviations: the language is detected in the first window as it is decoded; a prompt that is longer than
-    half of the context is refused; usage is in seconds, rounded up, and in a stream in tokens.
+    before end. Deviations: the language is detected in the first window as it is decoded; of texts that are unlikely at
+    every temperature the likeliest is kept, and no time is after the end of the recording, both unless
+    `whisper_compatible` is set; usage is in seconds, rounded up, and in a stream in tokens.
 
     Source: https://platform.openai.com/docs/api-reference/audio/createTranscription
     """
@@ -74,7 +75,7 @@ async def create_translation(call: OpenCall, form: Form) -> Response:
 
 async def _answer(call: Call, body: AudioRequest, content: bytes, *, is_translated: bool) -> Response:
     model = await call.hearing(body.model)
-    options = options_of(body, model.speech, is_translated=is_translated)
+    options = options_of(body, model.speech, is_translated=is_translated, ignore=call.ignore)
     if body.has_words and not model.has_word_times:
         message = f"the model '{body.model}' has times of segments alone. Send 'segment'."
         raise UnsupportedParameter("timestamp_granularities", message)

@@ -21,5 +21,6 @@ FORM = {"requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": _FO
 async def extract_text(call: OpenCall, form: Annotated[Form, Depends(read_form)]) -> Response:
     """Return the text of a PDF, page by page in the order of its file; pictures are not read."""
     call.ignored.add(IgnoredField(name, is_known=False) for name in form.document)
-    found = await call.unless_disconnected(call.deadline.within(call.api.media.pdf_text(form.content)))
+    reading = call.api.media.pdf_text(form.content, client=call.key)
+    found = await call.unless_disconnected(call.deadline.within(reading))
     return JSONResponse({"text": found.text, "num_pages": found.num_pages})

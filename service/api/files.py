@@ -144,6 +144,8 @@ def _read(form: FormData) -> tuple[UploadFile, FileFields]:
     """Return the file of a form and its checked fields, which a form writes as `expires_after[seconds]`."""
     document: dict[str, Any] = {}
     for name, value in form.multi_items():
+        if value == "":  # as clients write what is absent
+            continue
         outer, bracket, inner = name.partition("[")
         target, key = (document.setdefault(outer, {}), inner.removesuffix("]")) if bracket else (document, name)
         if not isinstance(target, dict) or key in target:

@@ -6,6 +6,7 @@
 | tied | another head | that head |
 | not tied | a head | that head |
 | not tied | no head | the embeddings |
+| either | no head but that of another task | nothing: it is refused |
 
 Programs are shaped by it, so it is known before weights are read: from the headers, and of large tables from samples.
 The load compares all bytes of two equal ones.
@@ -13,6 +14,7 @@ Source: transformers `modeling_utils.py` (tie_weights, which unties tensors that
 """
 
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from typing import Any
 
 from service.checkpoint.file_set import FileSet
 from service.checkpoint.layout import SnapshotLayout
-from service.errors import CheckpointError
+from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.encoders.registry import any_encoder_weight_specs, is_encoder, read_encoder_config
 from service.models.encoders.rotary.config import RotaryConfig
@@ -32,15 +34,24 @@ from service.storage.objects import RangeSource, read_range
 from service.storage.open_files import FolderRanges, OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.headers import read_headers
-from service.weights.names import resolve
+from service.weights.left_out import OTHER_HEADS
+from service.weights.names import resolve, shown
 from service.weights.safetensors import Header, TensorEntry
 from service.weights.stacked_experts import single_names
 
 logger = logging.getLogger(__name__)
 
+# Classes of transformers and of programs that train reward models.
+_OTHER_TASKS = re.compile(
+    r"For(TokenClassification|SequenceClassification|QuestionAnswering|MultipleChoice)$|Reward|ValueHead|Critic"
+)
 EMBED, UNEMBED = "embed", "unembed"  # the names of the weights
 WHOLE_BYTES = 8 * 1024 * 1024  # tables up to this size are compared whole
 NUM_SAMPLES, SAMPLE_BYTES = 32, 64 * 1024  # of larger ones, evenly spread
+
+
+class _OtherHead(UnsupportedModel):
+    """The files have the head of another task alone."""
 
 
 def with_head(
@@ -60,6 +71,9 @@ def with_head(
         values: the content of `config.json`.
         sentence_files: the files of sentence-transformers, by name.
         cache: where files of a bucket may be.
+
+    Raises:
+        UnsupportedModel: the files have the head of another task alone.
     """
     source = files.source
     if any(info.is_gzipped for info in layout.weights):
@@ -71,14 +85,31 @@ def with_head(
             return values
         with open_ranges(files, cache) as ranges:
             own = _has_own_head(specs, layout, ranges, is_tied=is_tied)
+    except _OtherHead:
+        raise
     except CheckpointError as error:
         logger.info("the head is chosen by config.json alone", extra={"uri": source.uri, "reason": str(error)})
         return values
+    if not own and not is_encoder(values, sentence_files):
+        _check_task(source.uri, values)
     if own == is_tied:
         has = "a head that differs from the embeddings, which is served" if own else "no head: the embeddings serve"
         facts = {"uri": source.uri, "tie_word_embeddings": is_tied}
         logger.warning("config.json says otherwise, but the files have %s", has, extra=facts)
     return {**values, OWN_HEAD: own}
+
+
+def _check_task(uri: str, values: Mapping[str, Any]) -> None:
+    """Check that a model without a head of its own writes text.
+
+    Raises:
+        UnsupportedModel: its class judges texts, as a reward model does.
+    """
+    architectures = values.get("architectures")
+    names = [str(name) for name in architectures] if isinstance(architectures, list) else []
+    if names and all(_OTHER_TASKS.search(name) for name in names):
+        message = f"config.json: architectures is {names[0]}, a model that judges texts, and the files have no head for"
+        raise UnsupportedModel(uri, f"{message} tokens. Such models are not served, but rerankers with one label.")
 
 
 def _untied(
@@ -133,8 +164,13 @@ def _has_own_head(specs: Sequence[WeightSpec], layout: SnapshotLayout, ranges: R
     names = [source.name for spec in specs for source in spec.sources]
     tensors_of = {file: single_names(own, names) for file, own in tensors_of.items()}
     # Which biases are zero is read by the load.
-    tensors = resolve(ranges.uri, specs, tensors_of, optional={embed, head}, zeros=frozenset).tensors
+    resolution = resolve(ranges.uri, specs, tensors_of, optional={embed, head}, zeros=frozenset)
+    tensors = resolution.tensors
     if head not in tensors:
+        others = [name for what in OTHER_HEADS for name in resolution.left_out.get(what, ())]
+        if others and not is_tied:
+            message = f"config.json asks for a head of its own, and the files have another alone: {shown(others)}"
+            raise _OtherHead(ranges.uri, f"{message}. A model that judges texts is not served.")
         return False
     if not is_tied:
         return True

@@ -272,7 +272,8 @@ class UnreadableAudio(RequestError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"The audio in 'file' {reason}. Send sound as wav, flac, mp3, m4a, ogg, opus or webm.", param="file"
+            f"The audio in 'file' {reason}. Send sound as wav, flac, mp3, m4a, ogg, opus or webm, or a film.",
+            param="file",
         )
         self.reason = reason
 

@@ -11,7 +11,7 @@ import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -176,8 +176,8 @@ def _opaque(image: "Image", content: bytes) -> "Image":
         if transparent is not None:
             grey[values == transparent] = WHITE
         return Image.fromarray(grey).convert("RGB")
-    image.info.pop("transparency")
-    stated = transparent if isinstance(transparent, tuple) else (transparent,)
+    found: Any = image.info.pop("transparency")  # which Pillow would convert, too
+    stated: tuple[int, ...] = found if isinstance(found, tuple) else (found,)
     if bits == 16:
         stated = tuple(value >> 8 for value in stated)
     elif image.mode == "L":

@@ -27,7 +27,7 @@ from service.models.adapter_arrays import AdapterShapes, adapter_specs, weight_p
 from service.models.attention import MemoryAttention, StepAttention
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder, SpeechEncoder
-from service.models.feed_forward import feed_forward
+from service.models.feed_forward import feed_forward, with_experts_beside
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
 from service.models.layer_groups import layer_groups
 from service.models.multiply import Multiply, NamedWeights, TokenAdapters
@@ -205,6 +205,8 @@ class Decoder:
                 hidden = hidden + attend_memory(x, layer.memory_attention, own, new_layer_cache)
             x = normalized(hidden, layer.mlp_norm, own, "mlp_norm")
             made = feed_forward(x, layer.feed_forward, own, multiply)
+            if layer.beside is not None:
+                made = with_experts_beside(made, hidden, layer.beside, own, multiply)
             added = normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
             hidden = hidden + _scaled(added, layer.residual_multiplier)
             if layer.has_output_scale:

@@ -149,6 +149,11 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
         yield from _experts(layer.feed_forward, ours, theirs, embed, names)
     else:
         yield from _feed_forward(layer.feed_forward, ours, theirs, embed, names)
+    if layer.beside is not None:
+        yield from norm(layer.beside.feed_forward_post_norm, "feed_forward_post_norm", names.feed_forward_post_norm)
+        yield from norm(layer.beside.norm, "beside_norm", names.beside_norm)
+        yield from _experts(layer.beside.experts, ours, theirs, embed, names)
+        yield from norm(layer.beside.post_norm, "beside_post_norm", names.beside_post_norm)
     yield from norm(layer.mlp_post_norm, "mlp_post_norm", names.mlp_post_norm)
     if layer.has_output_scale:
         yield _plain(ours + "output_scale", ("one",), (1,), f"{theirs}{names.output_scale}")
@@ -278,6 +283,10 @@ def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: Tensor
     number, mlp = experts.num_experts, experts.expert.size
     # As a plain array: in 8 bits a router would choose other experts.
     yield _plain(ours + "router", ("expert", "embed"), (number, embed), f"{theirs}{names.router}.weight")
+    if experts.router_norm is not None:
+        yield _plain(ours + "router_norm", ("embed",), (embed,), f"{theirs}{names.router_norm}")
+    if experts.has_expert_scales:
+        yield _plain(ours + "expert_scales", ("expert",), (number,), f"{theirs}{names.expert_scales}")
     if experts.bias is not None:
         yield _plain(ours + "router_bias", ("expert",), (number,), f"{theirs}{names.router}.bias")
     of_each, is_transposed = 2 // len(names.expert_gate_up), names.has_transposed_experts

@@ -136,11 +136,23 @@ class Experts:
     bias: RouterBias | None = None  # None for a router without one
     shared: FeedForward | None = None  # of every token, its result added
     is_interleaved: bool = False  # whether the rows of an expert's two projections up alternate in their tensor
+    router_norm: Norm | None = None  # of what the router reads, which is then divided by the root of its width
+    has_expert_scales: bool = False  # whether a number that is learned of each expert multiplies its weight
 
     @property
     def widths(self) -> tuple[int, ...]:
         """The sizes that several devices split, each of which is the length of rows too."""
         return (*self.expert.widths, *(() if self.shared is None else self.shared.widths))
+
+
+@dataclass(frozen=True)
+class ExpertsBeside:
+    """A mixture of experts that reads a layer's residual stream beside its feed-forward, and is added to its result."""
+
+    experts: Experts
+    norm: Norm  # of what the experts read; the router reads the stream itself
+    post_norm: Norm
+    feed_forward_post_norm: Norm  # of what is added to
 
 
 @dataclass(frozen=True)
@@ -156,10 +168,16 @@ class Layer:
     mlp_norm: Norm | None
     attention_post_norm: Norm | None = None
     mlp_post_norm: Norm | None = None
+    beside: ExpertsBeside | None = None
     residual_multiplier: float = 1.0  # of every branch
     has_output_scale: bool = False  # whether a number that is learned multiplies what leaves the layer
     memory_attention: Attention | None = None
     memory_norm: Norm | None = None
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The sizes of its feed-forwards that several devices split, each of which is the length of rows too."""
+        return (*self.feed_forward.widths, *(() if self.beside is None else self.beside.experts.widths))
 
 
 @dataclass(frozen=True)
@@ -188,6 +206,11 @@ class TensorNames:
     sinks: str | None = None
     head_gates: str | None = None
     output_scale: str | None = None
+    router_norm: str | None = None  # the whole name of its scale
+    expert_scales: str | None = None
+    beside_norm: str | None = None
+    beside_post_norm: str | None = None
+    feed_forward_post_norm: str | None = None
     norm_gates: tuple[tuple[str, str], ...] = ()  # norms, and the prefix of the two matrices of each one's gate
     memory_norm: str | None = None
     memory_qkv: tuple[str, ...] = ()
@@ -346,14 +369,14 @@ class DecoderConfig:
     @property
     def split_sizes(self) -> dict[str, int]:
         """The sizes that a number of devices must divide, by their names in a configuration."""
-        widths = [width for layer in self.layers for width in layer.feed_forward.widths]
+        widths = [width for layer in self.layers for width in layer.widths]
         num_heads = math.gcd(*(layer.attention.num_heads for layer in self.layers))
         return {"num_attention_heads": num_heads, "intermediate_size": math.gcd(*widths)}
 
     @property
     def longest_row(self) -> int:
         """The most products that an element of a layer's matrix product sums."""
-        widths = {width for layer in self.layers for width in layer.feed_forward.widths}
+        widths = {width for layer in self.layers for width in layer.widths}
         attended = (layer.attention.num_heads * layer.attention.head_dim for layer in self.layers)
         return max(self.hidden_size, *attended, *widths)
 

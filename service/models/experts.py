@@ -16,15 +16,29 @@ from service.models.description import Experts, RouterBias, RouterScores
 from service.models.multiply import Arrays, Multiply, NamedWeights
 
 
-def mixture(x: NamedArray, description: Experts, weights: NamedWeights, multiply: Multiply) -> NamedArray:
+def mixture(
+    x: NamedArray, description: Experts, weights: NamedWeights, multiply: Multiply, routed: NamedArray | None = None
+) -> NamedArray:
     """Return the sum of the results of each token's experts, by their weights.
+
+    Args:
+        x: what the experts read.
+        description: the experts.
+        weights: those of the layer.
+        multiply: multiplies by a weight.
+        routed: what the router reads; None for what the experts read.
 
     Source: Shazeer et al. 2017, arXiv:1701.06538, section 2.
     """
     axes = hax.eliminate_axes(x.axes, "embed")
-    tokens = x.rearrange((*axes, "embed")).array.reshape(math.prod(axis.size for axis in axes), -1)
+
+    def by_token(rows: NamedArray) -> Float[Array, "token embed"]:
+        return rows.rearrange((*axes, "embed")).array.reshape(math.prod(axis.size for axis in axes), -1)
+
+    tokens = by_token(x)
     with jax.named_scope("router"):
-        logits = multiply(hax.named(tokens, ("token", "embed")), weights, "router", ("embed",), dtype=jnp.float32)
+        read = tokens if routed is None else by_token(routed)
+        logits = multiply(hax.named(read, ("token", "embed")), weights, "router", ("embed",), dtype=jnp.float32)
         factors, chosen = route(logits.array, description, weights)
         # Padding comes last, as if of one more expert, which multiplies nothing.
         groups = jnp.where(multiply.is_token(len(tokens))[:, None], chosen, description.num_experts)
@@ -81,4 +95,6 @@ def route(
         factors = jnp.exp(largest - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
     if description.weight_sum is not None:
         factors = factors * (description.weight_sum / jnp.sum(factors, axis=-1, keepdims=True))
+    if description.has_expert_scales:
+        factors = factors * weights["expert_scales"].array[chosen].astype(factors.dtype)
     return factors, chosen

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 from haliax import NamedArray
 
 from service.models.activations import activate, gated, xielu
-from service.models.description import Activation, Experts, FeedForward
+from service.models.description import Activation, Experts, ExpertsBeside, FeedForward
 from service.models.experts import mixture
 from service.models.multiply import Multiply, NamedWeights
+from service.models.norm import normalized
 
 
 def feed_forward(
@@ -34,6 +35,28 @@ def feed_forward(
             active = _activated(up, description.activation, weights)
         down = multiply.constrained(multiply(active, weights, "down", ("mlp",)))
     return down + weights["down_bias"] if description.has_bias else down
+
+
+def with_experts_beside(
+    made: NamedArray, stream: NamedArray, description: ExpertsBeside, weights: NamedWeights, multiply: Multiply
+) -> NamedArray:
+    """Return the result of a layer's feed-forward and, added to it, that of the experts beside it.
+
+    Args:
+        made: what the feed-forward gives.
+        stream: the residual stream before the feed-forward.
+        description: the experts.
+        weights: those of the layer.
+        multiply: multiplies by a weight.
+
+    Source: transformers `models/gemma4/modeling_gemma4.py` (Gemma4TextDecoderLayer, Gemma4TextRouter)
+    """
+    experts, width = description.experts, stream.resolve_axis("embed").size
+    routed = normalized(stream, experts.router_norm, weights, "router_norm") * width**-0.5
+    x = normalized(stream, description.norm, weights, "beside_norm")
+    mixed = mixture(x, experts, weights, multiply, routed)
+    own = normalized(made, description.feed_forward_post_norm, weights, "feed_forward_post_norm")
+    return own + normalized(mixed, description.post_norm, weights, "beside_post_norm")
 
 
 def _activated(x: NamedArray, activation: Activation, weights: NamedWeights) -> NamedArray:

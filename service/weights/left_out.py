@@ -70,6 +70,7 @@ BESIDE = tuple(
         (r"^(optimizer|optim|lr_scheduler|scheduler|loss|criterion|exp_avg\w*|ema\w*)(\.|$)", "states of training"),
     )
 )
+OTHER_HEADS = ("heads of other tasks", "value heads")
 # In one of the layers after the last that config.json counts, these make it a layer that predicts further tokens.
 MTP = re.compile(r"\.(eh_proj|enorm|hnorm|shared_head|embed_tokens|token_layernorm|hidden_layernorm)\.")
 # AutoGPTQ saves them of all layers. Source: vLLM `models/llama.py` (load_weights)

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from service.checkpoint.discover import LocatedCheckpoint, locate
 from service.checkpoint.limits import LoadLimits
 from service.checkpoint.load import load_on_host
-from service.errors import MalformedCheckpoint
+from service.errors import MalformedCheckpoint, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig
 from service.models.encoders.registry import any_encoder_weight_specs, read_encoder_config
@@ -210,6 +210,25 @@ def test_a_head_in_the_files_is_served_and_an_absent_one_is_tied(tmp_path: Path,
         np.testing.assert_array_equal(
             weights.get("unembed", weights["embed"]), TENSORS[EMBED] if head is None else head
         )
+
+
+@pytest.mark.parametrize("name", ["score.weight", "v_head.summary.weight", "classifier.weight", "score.0.weight"])
+def test_the_head_of_another_task_does_not_stand_for_that_of_tokens(tmp_path: Path, name: str):
+    beside = {name: np.ones((1, 32), np.float32)}
+    with pytest.raises(UnsupportedModel, match=f"a head of its own, and the files have another alone: {name}"):
+        described(write(tmp_path / "own", config(is_tied=False), {**TIED, **beside}))
+    assert described(write(tmp_path / "tied", config(is_tied=True), {**TIED, **beside}))[1].has_tied_embeddings
+    assert not described(write(tmp_path / "whole", config(is_tied=False), {**TENSORS, **beside}))[1].has_tied_embeddings
+
+
+@pytest.mark.parametrize(
+    "architecture", ["LlamaForTokenClassification", "LlamaForRewardModel", "LlamaForProcessReward"]
+)
+def test_a_class_that_judges_texts_is_not_served_as_one_that_writes_them(tmp_path: Path, architecture: str):
+    values = config(is_tied=True, architectures=[architecture])
+    with pytest.raises(UnsupportedModel, match=f"architectures is {architecture}, a model that judges texts"):
+        described(write(tmp_path / "m", values, TIED))
+    assert "unembed" in load(write(tmp_path / "n", values, TENSORS))
 
 
 def test_a_head_that_differs_in_one_number_is_served(tmp_path: Path):

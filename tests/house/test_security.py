@@ -5,6 +5,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from scripts.defences import DEFENCES, LOCK_FILE, marks, without
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +65,25 @@ def test_the_service_has_no_reader_of_code_beside_weights():
         assert not texts & {"runpy", "get_class_from_dynamic_module"}, path
         calls = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
         assert not calls & {"__import__", "compile"}, path
+
+
+@pytest.mark.parametrize(
+    ("file", "function"), [("api/http/keys.py", "verify"), ("api/generation/sealed.py", "_is_signed")]
+)
+def test_secrets_are_compared_in_constant_time(file, function):
+    """No test can see it in time: how long a comparison takes would tell how much of a guess is right."""
+    [found] = [
+        node
+        for node in ast.walk(ast.parse((ROOT / "service" / file).read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == function
+    ]
+    called = {node.func.attr for node in ast.walk(found) if isinstance(node, ast.Call) and hasattr(node.func, "attr")}
+    assert "compare_digest" in called
+    secrets = {"digest", "secret", "known", "signature", "key"}
+    for node in ast.walk(found):
+        if isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
+            sides = {side.id for side in (node.left, *node.comparators) if isinstance(side, ast.Name)}
+            assert not sides & secrets
 
 
 def test_every_package_of_the_lock_has_a_hash():

@@ -12,7 +12,7 @@ from service.media.decode import decode_audio
 from service.media.samples import SAMPLING_RATE, Span, header, read_sound, span_bytes
 from service.media.voice_activity import VoiceActivity
 from service.worker.process import WorkerProcess
-from tests.media.audio_files import ENCODERS, audio_file, speech, tone, video, wav
+from tests.media.audio_files import ENCODERS, audio_file, speech, tone, wav
 
 ANSWERS = (b"", b"PCM2", header(2, None), header(1, None) + bytes(3), header(1, 1) + bytes(2), b"\x80\x04" + bytes(40))
 MAX_S = 60.0
@@ -71,10 +71,10 @@ def test_a_header_that_promises_more_is_not_believed(process):
         (b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n", "format"),
         (b"ffconcat version 1.0\nfile /etc/passwd\n", "format"),
         (b"GIF89a" + bytes(100), "format"),
-        (b"ID3 this is text that calls itself an mp3", "decoded"),
-        (b"RIFF" + bytes(40), "decoded"),
-        (b"OggS" + bytes(40), "decoded"),
-        (struct.pack(">I", 24) + b"ftypM4A " + bytes(60), "decoded|no stream"),
+        (b"ID3 this is text that calls itself an mp3", "format"),
+        (b"RIFF" + bytes(40), "damaged"),
+        (b"OggS" + bytes(40), "damaged|no sound"),
+        (struct.pack(">I", 24) + b"ftypM4A " + bytes(60), "part of the file is missing"),
         (wav(b""), "no sound|decoded"),
         (wav(SECOND.tobytes(), rate=1), "samples a second"),
         (wav(SECOND.tobytes(), rate=768_000), "samples a second"),
@@ -82,7 +82,7 @@ def test_a_header_that_promises_more_is_not_believed(process):
         (wav(SECOND.tobytes(), channels=0), "channels|decoded"),
         (wav(np.full(9000, np.nan, "<f4").tobytes(), bits=32, kind=3), "no numbers"),
         (wav(np.full(9000, np.inf, "<f4").tobytes(), bits=32, kind=3), "no numbers"),
-        (wav(bytes(9000), kind=0x11, bits=4), "codec|decoded"),
+        (wav(bytes(9000), kind=0x161, bits=16), "codec|decoded"),
     ],
 )
 def test_other_content_is_refused_with_its_reason(process, content, reason):
@@ -90,17 +90,6 @@ def test_other_content_is_refused_with_its_reason(process, content, reason):
         decode(process, content)
     assert refused.value.param == "file"
     assert len(str(refused.value)) < 200
-
-
-def test_channels_that_change_while_it_plays_are_refused(process):
-    changing = audio_file("mp3", SECOND) + audio_file("mp3", SECOND, layout="stereo")
-    with pytest.raises(UnreadableAudio, match=r"decoded|changes"):
-        decode(process, changing)
-
-
-def test_a_video_is_refused(process):
-    with pytest.raises(UnreadableAudio, match="video"):
-        decode(process, video())
 
 
 def test_samples_are_counted_while_they_are_decoded(process):

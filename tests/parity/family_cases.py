@@ -85,7 +85,9 @@ def draw(model_type: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
     if name.endswith(tuple(CONSTANTS)):
         return np.full(shape, CONSTANTS[name[name.rindex("act_fn") :]], np.float32)
     is_norm = ("norm" in name or "ln_" in name) and name.endswith("weight") and len(shape) == 1
-    is_scale = (is_norm and model_type not in PLUS_ONE) or name.endswith("layer_scalar")
+    is_scale = (is_norm and model_type not in PLUS_ONE) or name.endswith(
+        ("layer_scalar", "per_expert_scale", "router.scale")
+    )
     if name.endswith(("_blocks", "_scales")):  # of MXFP4: any bits, and exponents of a gain of about one
         limits = (0, 256) if name.endswith("_blocks") else (122, 126)
         return random.randint(*limits, shape).astype(np.uint8)
@@ -160,6 +162,16 @@ FAMILY_CASES = (
             **{"attention_k_eq_v": True, "global_head_dim": 32, "num_global_key_value_heads": 1},
             **{"num_hidden_layers": 4, "layer_types": [_SLIDING, _FULL, _SLIDING, _FULL]},
             "final_logit_softcapping": 3.0,
+        },
+    ),
+    FamilyCase(
+        "gemma4_experts",
+        "gemma4_text",
+        {
+            **_GEMMA_4,
+            **{"attention_k_eq_v": True, "global_head_dim": 32, "num_global_key_value_heads": 1},
+            **{"num_hidden_layers": 2, "layer_types": [_SLIDING, _FULL], "enable_moe_block": True},
+            **{"num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 24},
         },
     ),
     FamilyCase("gemma4_values", "gemma4_text", {**_GEMMA_4, "global_head_dim": 24}),

@@ -43,6 +43,11 @@ _MINISTRAL_3 = {
     **{"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 8},
     **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4},
 }
+_GEMMA_4 = {
+    **{"head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+    **{"hidden_size_per_layer_input": 0, "sliding_window": WINDOW, "layer_types": [SLIDING, FULL] * 2},
+    **{"vocab_size_per_layer_input": 96, "pad_token_id": 0},
+}
 _SECTIONS = {"mrope_interleaved": True, "mrope_section": [2, 1, 1]}
 
 
@@ -186,6 +191,20 @@ _OF_TEXT: dict[str, tuple[str, dict[str, Any]]] = {
         "gemma3_text",
         {**_GEMMA_3, **_parameters(full_attention={"rope_type": "linear", "factor": 8.0, "rope_theta": 3000.0})},
     ),
+    "gemma4_absent": (
+        "gemma4_text",
+        {**_EPS, "head_dim": 16, "hidden_size_per_layer_input": 0, "tie_word_embeddings": ABSENT},
+    ),
+    "gemma4_rotations": (
+        "gemma4_text",
+        {
+            **_GEMMA_4,
+            **_parameters(
+                full_attention={"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 3000.0},
+                sliding_attention={"rope_type": "default", "rope_theta": 200.0},
+            ),
+        },
+    ),
     "gpt_oss_absent": ("gpt_oss", {**_EPS, **_EXPERTS, "head_dim": 16, "sliding_window": WINDOW}),
     "gpt_oss_num_experts": (
         "gpt_oss",
@@ -259,6 +278,14 @@ SPELLINGS: dict[str, dict[str, Any]] = {
         **{"model_type": "gemma3", "mm_tokens_per_image": 4, "image_token_id": 91, "boi_token_id": 92},
         "text_config": {**_TEXT, "head_dim": 16, "sliding_window": WINDOW, "model_type": "gemma3_text"},
         **{"vision_config": {**_VISION, "model_type": "siglip_vision_model"}, "eoi_token_id": 93},
+    },
+    "gemma4_whole": {
+        **{"model_type": "gemma4", "vision_config": None, "audio_config": None},
+        "text_config": {**_TEXT, **_GEMMA_4, "model_type": "gemma4_text"},
+    },
+    "gemma4_unified": {
+        **{"model_type": "gemma4_unified", "vision_config": None, "audio_config": None},
+        "text_config": {**_TEXT, **_GEMMA_4, "model_type": "gemma4_unified_text"},
     },
     "idefics3": {
         **{"model_type": "idefics3", "image_token_id": 91, "scale_factor": 2},

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import ml_dtypes
@@ -174,7 +175,7 @@ def test_a_step_takes_as_much_of_prompts_as_suits_the_chip(chip, num_slots, chun
 def kernel_of():
     """Plan the demo model on one accelerator, and return what was chosen for its attention."""
 
-    def choose(platform: str, kind: str, capability: str = "", **sizes: int):
+    def choose(platform: str, kind: str, capability: str = "", **sizes: Any):
         device = NamedDevice(0, platform, kind, SimpleNamespace(platform_version="1"), LIMIT_BYTES, capability)
         checkpoint = locate(str(DEMO), LocalSource)
         checkpoint = replace(checkpoint, hub_config={**checkpoint.hub_config, **sizes})
@@ -189,15 +190,37 @@ def test_a_host_cache_that_holds_no_adapter_is_refused_with_its_size():
 
 
 def test_the_slow_reference_is_a_warning_that_tells_why(kernel_of, caplog):
-    assert kernel_of("gpu", "Tesla T4", "7.5").name is KernelName.REFERENCE
+    assert kernel_of("gpu", "Tesla T4", "7.5").name == KernelName.REFERENCE
     (record,) = [record for record in caplog.records if hasattr(record, "kernel")]
     assert record.levelno == logging.WARNING
     assert "Tesla T4 (compute capability 7.5)" in record.reason
 
 
+GEMMA_4 = {
+    **{"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "hidden_size_per_layer_input": 0},
+    **{"num_attention_heads": 8, "num_key_value_heads": 4, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+    **{"num_hidden_layers": 6, "hidden_size": 128, "intermediate_size": 256, "max_position_embeddings": 2048},
+}
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "capability", "names"),
+    [
+        ("cpu", "cpu", "", "native"),
+        ("gpu", "NVIDIA L4", "8.9", "triton+reference"),
+        ("tpu", "TPU v5 lite", "", "kv8+reference"),
+    ],
+)
+def test_each_kind_of_heads_has_a_kernel_of_its_own(kernel_of, platform, kind, capability, names):
+    choices = kernel_of(platform, kind, capability, **GEMMA_4)
+    assert choices.name == names
+    assert choices.of(4, 256).name == names.partition("+")[0]
+    assert (choices.of(1, 512).cached_head_dim, choices.of(1, 512).cached_kv_heads) == (512, 1)
+
+
 def test_the_kernel_and_its_padding_are_told(kernel_of, caplog):
     caplog.set_level(logging.INFO)
-    assert kernel_of("tpu", "TPU v5 lite", head_dim=80).name is KernelName.RAGGED
+    assert kernel_of("tpu", "TPU v5 lite", head_dim=80).name == KernelName.RAGGED
     (record,) = [record for record in caplog.records if hasattr(record, "kernel")]
     assert (record.levelno, record.kernel) == (logging.INFO, "ragged")
     assert (record.head_dim, record.cached_head_dim) == (80, 128)

@@ -137,10 +137,11 @@ def _text_rule(body: GenerationRequest, model: ServedModel, rules: AnswerRules) 
 
 def cache_salt_of(call: Call, body: GenerationRequest) -> bytes:
     """Return a salt that requests share if they have the same API key and the same `cache_salt`."""
+    # Defends against T23.
+    key = call.cache_salt
     if body.cache_salt is None:
-        # Defends against T23.
-        return call.cache_salt
-    return hashlib.sha256(call.cache_salt + b"\0" + body.cache_salt.encode(errors="surrogatepass")).digest()
+        return key
+    return hashlib.sha256(key + b"\0" + body.cache_salt.encode(errors="surrogatepass")).digest()
 
 
 def token_budget(

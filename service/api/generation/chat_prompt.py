@@ -265,8 +265,11 @@ def _without_images_of_results(messages: Sequence[Message]) -> tuple[list[Messag
     return kept, left_out[:1]
 
 
-def _with_images_after_results(messages: Sequence[Message]) -> list[Message]:
-    """Return a chat in which the user shows what results of tools show, next after them."""
+def _with_written_images(messages: Sequence[Message], template: ChatTemplate, placeholder: str) -> Sequence[Message]:
+    """Return a chat in which the user shows what results of tools show, next after them, if they cannot."""
+    has_some = any(message.role == "tool" and _has_image(message) for message in messages)
+    if not has_some or template.writes_images_of_results(placeholder):
+        return messages
     changed, images = list[Message](), list[ContentPart]()
     for message in messages:
         parts = message.content or ()
@@ -353,9 +356,8 @@ def rendered(
     if model.images is None:
         messages, left_out = _without_images_of_results(messages)
     _check_images(messages, model, can_see=images is not None)
-    shows_results = model.images is not None and any(turn.role == "tool" and _has_image(turn) for turn in messages)
-    if shows_results and not template.writes_images_of_results(model.images.placeholder):
-        messages = _with_images_after_results(messages)
+    if model.images is not None:
+        messages = _with_written_images(messages, template, model.images.placeholder)
     turns = _turns(messages, template)
     shown = [tool.for_template() for tool in tools]
     render = partial(

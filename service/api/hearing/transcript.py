@@ -33,6 +33,8 @@ from service.text.speech.transcribe import (
 ENGLISH = "en"
 PARTS_AT_ONCE = 8  # of one recording
 TEMPERATURE_STEP = 0.2
+TIMES_PER_S = 100  # as answers round them
+ANY_LANGUAGE = "auto"  # whisper.cpp's
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Transcript:
     num_decodings: int = 0
     num_tokens: int = 0  # of all decodings
     num_text_tokens: int = 0  # of the transcript
+    has_late_ends: bool = False  # whether times may be after the end of the recording, as the model says them
 
     @property
     def text(self) -> str:
@@ -55,6 +58,9 @@ class Transcript:
     def add(self, heard: Heard) -> None:
         """Add what was heard in a window; segments in which nothing was said are left out."""
         said = [segment for segment in heard.segments if segment.text]
+        if not self.has_late_ends:
+            end_s = math.floor(round(self.duration_s * TIMES_PER_S, 3)) / TIMES_PER_S
+            said = [segment.ended_by(end_s) for segment in said]
         self.segments += said
         self.num_windows += 1
         self.num_decodings += heard.num_decodings
@@ -72,14 +78,23 @@ def activity_of(body: AudioRequest) -> VoiceActivity | None:
     return VoiceActivity(strategy.threshold, strategy.silence_duration_ms / 1000, strategy.prefix_padding_ms / 1000)
 
 
-def options_of(body: AudioRequest, model: SpeechModel, *, is_translated: bool) -> TranscribeOptions:
+def options_of(
+    body: AudioRequest, model: SpeechModel, *, is_translated: bool, ignore: Callable[[list[str]], None]
+) -> TranscribeOptions:
     """Return how the windows are decoded, but for a language that is still to be detected.
 
+    Args:
+        body: the form.
+        model: what hears.
+        is_translated: whether the text is English, whatever is spoken.
+        ignore: is told the fields of which a part has no effect, since there is no room for it.
+
     Raises:
-        InvalidParameter: the model does not know the language, or translates none, or a text is too long.
+        InvalidParameter: the model does not know the language, or translates none, or a text names a special token.
     """
-    prompt_ids = _before(body.prompt, model, "prompt")
-    hotword_ids = _before(body.hotwords, model, "hotwords")
+    most = model.max_prompt_tokens
+    prompt_ids, hotword_ids = _ids(body.prompt, model, "prompt"), _ids(body.hotwords, model, "hotwords")
+    ignore([name for name, ids in (("prompt", prompt_ids), ("hotwords", hotword_ids)) if len(ids) > most])
     if is_translated and not model.tokens.is_multilingual:
         message = f"Invalid 'model': '{body.model}' knows English alone, so it translates nothing."
         raise InvalidParameter(message, param="model")
@@ -87,10 +102,11 @@ def options_of(body: AudioRequest, model: SpeechModel, *, is_translated: bool) -
         language=_language(body, model),
         is_translated=is_translated,
         temperatures=temperatures_from(body.temperature),
-        prompt_ids=prompt_ids,
-        hotword_ids=hotword_ids,
+        prompt_ids=tuple(prompt_ids[-most:]),
+        hotword_ids=tuple(hotword_ids[:most]),
         has_previous_text=body.condition_on_previous_text,
         has_words=body.has_words,
+        keeps_last=body.whisper_compatible,
     )
 
 
@@ -102,7 +118,7 @@ def temperatures_from(first: float) -> tuple[float, ...]:
 
 
 def _language(body: AudioRequest, model: SpeechModel) -> str | None:
-    if body.language is None:
+    if body.language is None or body.language.strip().lower() == ANY_LANGUAGE:
         return None
     code = language_code(body.language)
     known = model.tokens.languages if model.tokens.is_multilingual else (ENGLISH,)
@@ -113,22 +129,19 @@ def _language(body: AudioRequest, model: SpeechModel) -> str | None:
     return code
 
 
-def _before(text: str | None, model: SpeechModel, param: str) -> tuple[int, ...]:
+def _ids(text: str | None, model: SpeechModel, param: str) -> list[int]:
     """Return the tokens of a text before windows.
 
     Raises:
-        InvalidParameter: it has more of them than there is room for, or names a token that is not text.
+        InvalidParameter: it names a token that is not text.
     """
     if text is None or not text.strip():
-        return ()
+        return []
     ids = model.prompt_ids(text, param)
     if any(token_id >= model.tokens.end for token_id in ids):
         message = f"Invalid '{param}': it has the name of a token that is not text, such as '<|startoftranscript|>'."
         raise InvalidParameter(message, param=param)
-    if len(ids) > model.max_prompt_tokens:
-        message = f"Invalid '{param}': {len(ids)} tokens are over the limit of {model.max_prompt_tokens}. Shorten it."
-        raise InvalidParameter(message, param=param)
-    return tuple(ids)
+    return ids
 
 
 async def hear(
@@ -141,7 +154,7 @@ async def hear(
         EngineError: the engine failed.
     """
     speech = model.speech
-    transcript = Transcript(len(sound.samples) / SAMPLING_RATE)
+    transcript = Transcript(len(sound.samples) / SAMPLING_RATE, has_late_ends=body.whisper_compatible)
     joined = JoinedSpeech(sound.samples, sound.speech) if body.vad_filter and sound.speech is not None else None
     samples = sound.samples if joined is None else joined.samples
     recording = Recording(samples, num_mels=speech.num_mels, window_frames=speech.window_frames)

@@ -19,13 +19,17 @@ from service.api.schema.wire import WireObject, checked
 from service.errors import ClientDisconnected, InvalidParameter, MissingParameter, RequestError, UnsupportedMediaType
 
 MEDIA_TYPE = "multipart/form-data"
-MAX_FIELDS, MAX_FIELD_BYTES = 64, 8 * 1024
+MAX_FIELDS, MAX_FIELD_BYTES = 64, 64 * 1024
 UTF_8 = frozenset({b"utf-8", b"utf8"})
 FORM_BYTES = 16 * 1024  # of a form besides its file
+RECORDING_FORM_BYTES = 128 * 1024  # of one that may have a prompt
 MAX_PART_HEADERS, MAX_PART_HEADER_BYTES = 8, 1024
+MAX_DIGITS = 6  # of the number of an entry of a list
 MAX_NAME_CHARS = 64  # of a field; longer names are cut in errors
 FILE = "file"
 _WORDS = {"true": True, "false": False, "null": None}
+# As PHP and HTML write them.
+_BOOLEANS = {"1": True, "0": False, "on": True, "off": False, "yes": True, "no": False}
 
 
 class Form(NamedTuple):
@@ -65,8 +69,8 @@ def check_form(request: Request) -> None:
 async def read_form(request: Request) -> Form:
     """Return the form of a request.
 
-    A field that is named `a[]`, or is there several times, is a list; `a[b]` is the field `b` of an object. Values are
-    texts.
+    A field that is named `a[]` or `a[0]`, or is there several times, is a list; `a[b]` is the field `b` of an object.
+    Values are texts; one that is empty is absent.
 
     Raises:
         RequestError: the body is no form, or has too many parts.
@@ -75,7 +79,6 @@ async def read_form(request: Request) -> Form:
         ClientDisconnected: the client disconnected first.
     """
     check_form(request)
-    # Defends against T35.
     parser = _Parser(
         request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
     )
@@ -94,7 +97,8 @@ async def _read(fields: FormData) -> Form:
     content = None
     for name, value in fields.multi_items():
         if not isinstance(value, UploadFile):
-            _add(document, name, value)
+            if value.strip():
+                _add(document, name, value)
         elif name == FILE:
             assert isinstance(value.file, _Memory)
             content = value.file.getvalue()  # which copies nothing
@@ -102,7 +106,7 @@ async def _read(fields: FormData) -> Form:
             param = name[:MAX_NAME_CHARS]
             raise InvalidParameter(f"Invalid '{param}': a file must be in the field 'file'.", param=param)
     if content is not None:
-        return Form(document, content)
+        return Form({name: _listed(value) for name, value in document.items()}, content)
     if FILE in document:
         raise InvalidParameter("Invalid 'file': it must be a file, with a name.", param=FILE)
     raise MissingParameter(FILE)
@@ -144,6 +148,7 @@ class _Parser(MultiPartParser):
 
     def _check_header(self, num_more: int) -> None:
         size = len(self._current_partial_header_name) + len(self._current_partial_header_value) + num_more
+        # Defends against T35.
         if size > MAX_PART_HEADER_BYTES:
             raise MultiPartException(f"A part has a header of more than {MAX_PART_HEADER_BYTES} bytes.")
 
@@ -164,17 +169,40 @@ def _add(document: dict[str, Any], name: str, text: str) -> None:
         document[outer] = text
 
 
+def _listed(value: Any) -> Any:
+    """Return the list of a field whose parts are numbered, in their order."""
+    if not isinstance(value, dict) or not all(name.isdecimal() and len(name) <= MAX_DIGITS for name in value):
+        return value
+    return [value[name] for name in sorted(value, key=int)]
+
+
 def _typed(kind: type[WireObject], document: dict[str, Any]) -> dict[str, Any]:
     """Return a form's fields with the values that JSON has for those that are not texts.
 
     Raises:
         InvalidParameter: a field that takes one value is there several times.
     """
-    for name, field in kind.model_fields.items():
-        if isinstance(document.get(name), list) and get_origin(field.annotation) is not tuple:
+    typed: dict[str, Any] = {}
+    for name, value in document.items():
+        field = kind.model_fields.get(name)
+        takes_list = field is None or get_origin(field.annotation) is tuple
+        if isinstance(value, list) and not takes_list:
             raise InvalidParameter(f"Invalid '{name}': it takes one value. Send it once.", param=name)
-    texts = {name for name, field in kind.model_fields.items() if field.annotation in (str, str | None)}
-    return {name: value if name in texts else _valued(value) for name, value in document.items()}
+        if field is not None and field.annotation in (str, str | None):
+            typed[name] = value
+        elif field is not None and field.annotation is bool and isinstance(value, str):
+            typed[name] = _BOOLEANS.get(value.strip().lower(), scalar(value))
+        elif (found := _flat(value) if takes_list else _valued(value)) != []:
+            typed[name] = found
+    return typed
+
+
+def _flat(value: Any) -> Any:
+    """Return a value, or the list of values that themselves may be lists in JSON."""
+    if not isinstance(value, list):
+        return _valued(value)
+    values = map(_valued, value)
+    return [inner for each in values for inner in (each if isinstance(each, list) else [each])]
 
 
 def _valued(value: Any) -> Any:
@@ -184,11 +212,11 @@ def _valued(value: Any) -> Any:
 
 
 def scalar(text: str) -> Any:
-    """Return what a text of a form stands for: true, false, a number, an object; otherwise the text."""
+    """Return what a text of a form stands for: true, false, a number, an object, a list; otherwise the text."""
     word = text.strip().lower()
     if word in _WORDS:
         return _WORDS[word]
-    if word[:1] in "-0123456789{" and word:
+    if word[:1] in "-0123456789{[" and word:
         try:
             return jiter.from_json(text.strip().encode(), allow_inf_nan=False, catch_duplicate_keys=True)
         except ValueError:

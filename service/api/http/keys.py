@@ -59,9 +59,9 @@ class ApiKeys:
         plain = [value for name, value in scope["headers"] if name == b"x-api-key"]  # Anthropic's
         secrets = {_bearer(value) for value in bearers} | {value.strip() for value in plain}
         # Some clients send their key under both names.
-        # Defends against T21.
         if len(bearers) <= 1 and len(plain) <= 1 and len(secrets) == 1 and (secret := secrets.pop()) is not None:
             digest = hashlib.sha256(secret).digest()
+            # Defends against T21.
             matches = [key for known, key in self._by_digest if hmac.compare_digest(digest, known)]
             if matches:
                 return matches[0], digest

@@ -15,7 +15,7 @@ from service.api.schema.generation import MAX_NAME_CHARS
 from service.api.schema.wire import NeutralValues, WireObject
 from service.errors import InvalidParameter
 
-MAX_TEXT_CHARS = 8 * 1024  # of a prompt; its tokens are counted later
+MAX_TEXT_CHARS = 64 * 1024  # of a prompt, of which the last tokens count
 MAX_SEED = 2**63 - 1
 STREAMED_FORMATS = ("json", "text", "verbose_json")
 
@@ -86,9 +86,11 @@ class AudioRequest(WireObject):
     model: str = Field(max_length=MAX_NAME_CHARS)
     """The name of a model that hears."""
     language: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    """The language that is spoken, by its ISO 639-1 code or its name in English; without it, it is detected."""
+    """The language that is spoken, by its ISO 639-1 or 639-3 code, alone or with a region, or its name in English;
+    without it, or as `auto`, it is detected."""
     prompt: str | None = Field(default=None, max_length=MAX_TEXT_CHARS)
-    """A text in whose style and spelling the transcript goes on; at most half of the model's context."""
+    """A text in whose style and spelling the transcript goes on; of a long one, the last tokens count that fit into
+    half of the model's context, 223 for OpenAI's models."""
     response_format: AudioResponseFormat | Literal["diarized_json"] = "json"
     """`json`, `text`, `srt`, `vtt`, or `verbose_json` for segments, words and their times."""
     temperature: float = Field(default=0.0, ge=0, le=1)
@@ -111,6 +113,9 @@ class AudioRequest(WireObject):
     """faster-whisper's: whether to leave out what is no speech before the model hears it."""
     hotwords: str | None = Field(default=None, max_length=MAX_TEXT_CHARS)
     """faster-whisper's: words that come before every window, as hints of how they are written."""
+    whisper_compatible: bool = False
+    """Whether, as in openai-whisper, the last text is kept if every temperature's is unlikely, and not the likeliest,
+    and times may be after the end of the recording."""
 
     @property
     def has_words(self) -> bool:

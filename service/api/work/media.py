@@ -133,14 +133,14 @@ class MediaProcesses:
             self._pictures.put(wanted, pictures)
         return pictures
 
-    async def pdf_text(self, content: bytes) -> PdfText:
-        """Return the text of a PDF.
+    async def pdf_text(self, content: bytes, *, client: Client = ANYONE) -> PdfText:
+        """Return the text of a PDF, which is a client's.
 
         Raises:
             UnreadablePdf: it is no PDF, or has no text that can be read.
             PdfTooLaborious: it takes too much time or memory.
         """
-        return await self._pdfs.call(read_pdf_text, pdf_text, content)
+        return await self._pdfs.call(client, read_pdf_text, pdf_text, content)
 
     def end(self) -> None:
         """End the processes that decode nothing."""

@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from service.models.config import HubConfig
-from service.models.description import Attention, DecoderConfig, Layer, Norm
+from service.models.description import (
+    Attention,
+    DecoderConfig,
+    Experts,
+    ExpertsBeside,
+    FeedForward,
+    Layer,
+    Norm,
+)
 from service.models.families.gemma import gemma_feed_forward
 from service.models.families.gemma3_text import NAMES
 from service.models.families.hub_keys import resolved
@@ -20,7 +28,18 @@ from service.models.families.llama import read_attention, read_decoder
 from service.models.families.rope_parameters import read_ropes
 from service.models.quantization_config import read_layer_storage
 
-TEXT_NAMES = replace(NAMES, output_scale="layer_scalar")
+TEXT_NAMES = replace(
+    NAMES,
+    output_scale="layer_scalar",
+    router="router.proj",
+    router_norm="router.scale",
+    expert_scales="router.per_expert_scale",
+    expert_gate_up=("experts.gate_up_proj",),
+    expert_down="experts.down_proj",
+    beside_norm="pre_feedforward_layernorm_2",
+    beside_post_norm="post_feedforward_layernorm_2",
+    feed_forward_post_norm="post_feedforward_layernorm_1",
+)
 # As files of today name the tensors of a model with images, without `model.`; see `bare_name` for others.
 PART_NAMES = replace(TEXT_NAMES, prefix="language_model.")
 TEXT_TYPES = {"gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text"}
@@ -58,14 +77,14 @@ def _read_text(config: HubConfig) -> DecoderConfig:
         )
     if config.values.get("hidden_size_per_layer_input"):
         raise config.refuse("hidden_size_per_layer_input: embeddings of each layer (E2B, E4B) are not served.")
-    if config.flag("enable_moe_block"):
-        raise config.refuse("enable_moe_block: experts beside a feed-forward (26B-A4B) are not served.")
     norm = Norm(config.number("rms_norm_eps"), is_scaled_wide=True)
     kinds = _read_kinds(config)
     feed_forward = gemma_feed_forward(config, "hidden_activation")
     attentions = {layer: _read_attention(config, norm, kind, layer) for layer, kind in enumerate(kinds)}
+    beside = _read_experts(config, norm) if config.flag("enable_moe_block") else None
     layers = [
-        Layer(attentions[layer], feed_forward, norm, norm, norm, norm, has_output_scale=True) for layer in attentions
+        Layer(attentions[layer], feed_forward, norm, norm, norm, norm, beside=beside, has_output_scale=True)
+        for layer in attentions
     ]
     return read_decoder(
         config,
@@ -76,6 +95,18 @@ def _read_text(config: HubConfig) -> DecoderConfig:
         embed_multiplier=config.required_int("hidden_size") ** 0.5,
         logits_soft_cap=config.optional_number("final_logit_softcapping"),
     )
+
+
+def _read_experts(config: HubConfig, norm: Norm) -> ExpertsBeside:
+    size = config.required_int("moe_intermediate_size")
+    experts = Experts(
+        config.required_int("num_experts"),
+        config.at_most("top_k_experts", "num_experts"),
+        FeedForward(size, config.activation("hidden_activation")),
+        router_norm=replace(norm, is_scaled_wide=False),
+        has_expert_scales=True,
+    )
+    return ExpertsBeside(experts, norm, norm, norm)
 
 
 def _read_kinds(config: HubConfig) -> list[str]:

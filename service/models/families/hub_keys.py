@@ -87,14 +87,13 @@ _GEMMA_2 = {
 }
 _GEMMA_4 = {
     **{key: value for key, value in _GEMMA_2.items() if key not in ("query_pre_attn_scalar", "attn_logit_softcapping")},
-    **{"vocab_size": 262_144, "num_hidden_layers": 30, "max_position_embeddings": 131_072, "sliding_window": 512},
-    **{"final_logit_softcapping": None, "hidden_size_per_layer_input": 256, "attention_k_eq_v": False},
-    **{"num_kv_shared_layers": 0, "enable_moe_block": False, "global_head_dim": 512},
+    **{"vocab_size": 262_144, "num_hidden_layers": 30, "max_position_embeddings": 131_072},
+    **{"final_logit_softcapping": None, "attention_k_eq_v": False, "num_kv_shared_layers": 0, "global_head_dim": 512},
     **{"num_global_key_value_heads": None, "per_layer_config": None},
 }
 _GEMMA_4_UNUSED = (
     *("vocab_size_per_layer_input", "use_double_wide_mlp", "num_experts", "top_k_experts", "moe_intermediate_size"),
-    *("mtp_per_layer_config", "is_causal"),
+    *("mtp_per_layer_config", "is_causal", "hidden_act"),
 )
 _GEMMA_4_WHOLE = FamilyKeys(
     {"tie_word_embeddings": True},
@@ -173,7 +172,14 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         unused=("hidden_act", "cache_implementation", "_sliding_window_pattern"),
     ),
     **dict.fromkeys(("gemma4", "gemma4_unified"), _GEMMA_4_WHOLE),
-    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), FamilyKeys(_GEMMA_4, unused=_GEMMA_4_UNUSED)),
+    "gemma4_text": FamilyKeys(
+        {**_GEMMA_4, "hidden_size_per_layer_input": 256, "enable_moe_block": False, "sliding_window": 512},
+        unused=_GEMMA_4_UNUSED,
+    ),
+    "gemma4_unified_text": FamilyKeys(
+        {**_GEMMA_4, "max_position_embeddings": 262_144, "sliding_window": 1024},
+        unused=(*_GEMMA_4_UNUSED, "enable_moe_block", "hidden_size_per_layer_input"),
+    ),
     "glm": FamilyKeys(_GLM),
     "glm4": FamilyKeys(_GLM),
     "gpt2": FamilyKeys(

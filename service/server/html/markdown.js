@@ -7,7 +7,8 @@ const MAX_NESTING = 40; // markdown-it leaves out what is deeper
 const MAX_COLUMNS = 100; // browsers take minutes for tables of thousands
 const LINK_PROTOCOLS = new Set(["http:", "https:", "mailto:"]);
 
-const lowlight = libraries.createLowlight(libraries.languages);
+let lowlight = null; // made for the first code that is highlighted
+const highlighter = () => (lowlight ??= libraries.createLowlight(libraries.languages));
 const markdown = new libraries.MarkdownIt({ html: false, linkify: false, breaks: true, maxNesting: MAX_NESTING }).use(mathematics);
 // Hidden addresses are refused below, where their text can still be shown.
 markdown.validateLink = () => true;
@@ -29,7 +30,7 @@ const LEAVES = {
   hr: () => make("hr"),
   code_inline: (token) => make("code", { textContent: token.content }),
   image: (token) => `![${token.content}](${token.attrGet("src")})`,
-  mathematics: (token) => formula(token.content, token.block),
+  mathematics: (token) => formula(token.content, token.block, token.meta.isShown),
   fence: CODE,
   code_block: CODE,
 };
@@ -73,8 +74,8 @@ const nodes = (tree) => tree.children.map((child) => child.type === "text" ? chi
 /** Show code, with its language and a button that copies it. */
 function codeBlock(text, language, isFinal) {
   // What still grows is not highlighted: each token would do it again.
-  const isHighlighted = isFinal && lowlight.registered(language) && text.length <= HIGHLIGHT_MAX_CHARACTERS;
-  const code = make("code", {}, ...(isHighlighted ? nodes(lowlight.highlight(language, text)) : [text]));
+  const isHighlighted = isFinal && highlighter().registered(language) && text.length <= HIGHLIGHT_MAX_CHARACTERS;
+  const code = make("code", {}, ...(isHighlighted ? nodes(highlighter().highlight(language, text)) : [text]));
   const copies = button("Copy", (event) => copy(text, event.target), { ariaLabel: "Copy the code" });
   return make("div", { className: "code" }, make("div", { className: "bar" }, make("span", { textContent: language.slice(0, 40) }), copies),
     make("pre", { tabIndex: 0, dir: "ltr", ariaLabel: "Code" }, code));

@@ -2,7 +2,10 @@
 // Mathematics in Markdown: where TeX begins and ends, and how it is shown. What KaTeX cannot read stays as it was written.
 
 const MATHEMATICS_MAX_LINES = 100;
+const MAX_FORMULAS = 1000; // of one answer
 const FORMULA_MAX_CHARACTERS = 5000;
+const DEFINING_MAX_CHARACTERS = 500; // of one that defines commands, which may stand for much more
+const DEFINES = /\\(?:[egx]?def|(?:future)?let|(?:re|provide)?(?:new)?command)(?![a-z])/i;
 const FORMULA_WIDE_CHARACTERS = 60; // from which on one within a line has a line of its own, which scrolls
 const FORMULAS_KEPT = 500; // an answer that grows shows the same ones again and again
 // Bounds for what is not trusted. Source: KaTeX's documentation of its options.
@@ -15,6 +18,10 @@ const KATEX = { throwOnError: true, strict: "ignore", trust: false, maxExpand: 3
  */
 function mathematics(parser) {
   const BLOCKS = [["$$", "$$"], ["\\[", "\\]"]];
+  const found = (state, tag, content) => {
+    const count = state.env.formulas = (state.env.formulas ?? 0) + 1;
+    return Object.assign(state.push("mathematics", tag, 0), { content, meta: { isShown: count <= MAX_FORMULAS } });
+  };
   const closes = (text, position) => !/\s/.test(text[position - 1]) && !/\d/.test(text[position + 1] ?? "");
 
   parser.inline.ruler.before("escape", "mathematics", (state, isSilent) => {
@@ -30,7 +37,7 @@ function mathematics(parser) {
     while (end === "$" && stop >= 0 && !closes(src, stop)) stop = src.indexOf(end, stop + 1);
     if (stop < 0) unclosed.set(src, { ...known, [end]: start });
     if (stop <= start) return false;
-    if (!isSilent) state.push("mathematics", "code", 0).content = src.slice(pos, stop + end.length);
+    if (!isSilent) found(state, "code", src.slice(pos, stop + end.length));
     state.pos = stop + end.length;
     return true;
   });
@@ -45,8 +52,7 @@ function mathematics(parser) {
       if (last >= endLine || last - startLine >= MATHEMATICS_MAX_LINES || state.sCount[last] < state.blkIndent) return false;
     }
     if (isSilent) return true;
-    const token = state.push("mathematics", "pre", 0);
-    token.content = state.getLines(startLine, last + 1, state.blkIndent, false);
+    const token = found(state, "pre", state.getLines(startLine, last + 1, state.blkIndent, false));
     token.map = [startLine, last + 1];
     state.line = last + 1;
     return true;
@@ -55,15 +61,15 @@ function mathematics(parser) {
 
 const formulas = new Map(); // elements, or null for what cannot be shown, by TeX as it was written
 
-/** Return TeX, with its marks around it, as an element. */
-function formula(written, isBlock) {
+/** Return TeX, with its marks around it, as an element; as it was written unless it is to be set. */
+function formula(written, isBlock, isSet) {
   const [, open, tex] = /^(\$\$?|\\[([])([^]*?)(?:\$\$?|\\[\])])\s*$/.exec(written.trim()) ?? [];
   const isDisplay = isBlock || open === "$$" || open === "\\[", name = `${isDisplay} ${written}`;
-  if (!formulas.has(name)) {
+  if (isSet && !formulas.has(name)) {
     if (formulas.size >= FORMULAS_KEPT) formulas.clear();
     formulas.set(name, typeset(tex, isDisplay));
   }
-  const shown = formulas.get(name)?.cloneNode(true);
+  const shown = isSet ? formulas.get(name)?.cloneNode(true) : null;
   if (!shown) return make(isBlock ? "pre" : "code", { className: "mathematics", dir: "ltr", textContent: written, ...(isBlock ? { tabIndex: 0 } : {}) });
   const isWide = isDisplay || tex.length > FORMULA_WIDE_CHARACTERS;
   return make(isBlock ? "div" : "span", {
@@ -72,9 +78,9 @@ function formula(written, isBlock) {
 }
 
 function typeset(tex, isDisplay) {
-  if (tex === undefined || tex.length > FORMULA_MAX_CHARACTERS) return null;
-  const box = make("span");
+  if (tex === undefined || tex.length > (DEFINES.test(tex) ? DEFINING_MAX_CHARACTERS : FORMULA_MAX_CHARACTERS)) return null;
+  const box = make("span"), { render } = libraries.katex();
   // A formula may define commands, but for itself alone.
-  try { libraries.katex.render(tex, box, { ...KATEX, displayMode: isDisplay, macros: {} }); } catch { return null; }
+  try { render(tex, box, { ...KATEX, displayMode: isDisplay, macros: {} }); } catch { return null; }
   return box.firstElementChild;
 }

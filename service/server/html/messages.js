@@ -52,7 +52,7 @@ function renderFacts(item, message, { edit, again, goOn, show, versions }) {
     if (all.length > 1 && all.includes(message)) actions.append(versionsOf(message, all, show));
     if (message.role === "user") actions.append(button("Edit", () => editText(item, message, edit)));
     else if (message.content) {
-      actions.append(button("Copy", (event) => copy(message.content, event.target)), button("Correct", () => editText(item, message, edit)));
+      actions.append(button("Copy", (event) => copy(message.content, event.target)), button("Correct", () => editText(item, message, edit), { title: "Edit this answer" }));
     }
     if (item === item.parentElement?.lastElementChild) {
       if (canGoOn(message)) actions.append(button("Continue", goOn));

@@ -3,6 +3,8 @@
 Source: https://github.com/openai/whisper/blob/main/whisper/tokenizer.py (LANGUAGES, TO_LANGUAGE_CODE)
 """
 
+import re
+
 LANGUAGES = {
     "en": "english",
     "zh": "chinese",
@@ -105,7 +107,7 @@ LANGUAGES = {
     "su": "sundanese",
     "yue": "cantonese",
 }
-# Other names of languages, and the codes that stand for them.
+# Other names and codes of languages, and the codes that stand for them.
 ALIASES = {
     "burmese": "my",
     "valencian": "ca",
@@ -122,12 +124,45 @@ ALIASES = {
 }
 
 
+# By their codes of three letters, in the order of `LANGUAGES`.
+_ISO_639_3 = (
+    *("eng", "zho", "deu", "spa", "rus", "kor", "fra", "jpn", "por", "tur"),
+    *("pol", "cat", "nld", "ara", "swe", "ita", "ind", "hin", "fin", "vie"),
+    *("heb", "ukr", "ell", "msa", "ces", "ron", "dan", "hun", "tam", "nor"),
+    *("tha", "urd", "hrv", "bul", "lit", "lat", "mri", "mal", "cym", "slk"),
+    *("tel", "fas", "lav", "ben", "srp", "aze", "slv", "kan", "est", "mkd"),
+    *("bre", "eus", "isl", "hye", "nep", "mon", "bos", "kaz", "sqi", "swa"),
+    *("glg", "mar", "pan", "sin", "khm", "sna", "yor", "som", "afr", "oci"),
+    *("kat", "bel", "tgk", "snd", "guj", "amh", "yid", "lao", "uzb", "fao"),
+    *("hat", "pus", "tuk", "nno", "mlt", "san", "ltz", "mya", "bod", "tgl"),
+    *("mlg", "asm", "tat", "haw", "lin", "hau", "bak", "jav", "sun", "yue"),
+)
+# Older ones, and those of a language that a family or a macrolanguage stands for.
+_OTHER_CODES = {
+    **{"alb": "sq", "arm": "hy", "baq": "eu", "bur": "my", "chi": "zh", "cze": "cs", "dut": "nl", "fre": "fr"},
+    **{"geo": "ka", "ger": "de", "gre": "el", "ice": "is", "mac": "mk", "mao": "mi", "may": "ms", "per": "fa"},
+    **{"rum": "ro", "slo": "sk", "tib": "bo", "wel": "cy", "arb": "ar", "cmn": "zh", "fil": "tl", "in": "id"},
+    **{"iw": "he", "ji": "yi", "jv": "jw", "lvs": "lv", "mo": "ro", "nb": "no", "nob": "no", "pes": "fa"},
+    **{"swh": "sw", "zsm": "ms"},
+}
+_CODES = dict(zip(_ISO_639_3, LANGUAGES, strict=True)) | _OTHER_CODES
+_NAMES = {name: code for code, name in LANGUAGES.items()} | ALIASES
+
+
 def language_code(name: str) -> str | None:
-    """Return the code of a language that is given by its code or a name in English; None if there is none."""
+    """Return the code of a language; None if there is none.
+
+    Args:
+        name: its code of two or three letters, alone or with a script or region (`pt-BR`, `zh_Hans_CN`, `en_US.UTF-8`),
+            or its name in English.
+    """
     known = name.strip().lower()
-    if known in LANGUAGES:
-        return known
-    return ALIASES.get(known) or next((code for code, language in LANGUAGES.items() if language == known), None)
+    for each in (known, re.split(r"[-_.@ ]", known, maxsplit=1)[0]):
+        if each in LANGUAGES:
+            return each
+        if (code := _NAMES.get(each) or _CODES.get(each)) is not None:
+            return code
+    return None
 
 
 def language_name(code: str) -> str:

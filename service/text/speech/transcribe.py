@@ -4,7 +4,8 @@
     segments  what is between two timestamps
     next      begins at the end of the last segment that is complete
 
-Source: https://github.com/openai/whisper/blob/v20250625/whisper/transcribe.py
+Source: https://github.com/openai/whisper/blob/v20250625/whisper/transcribe.py,
+https://github.com/SYSTRAN/faster-whisper/blob/v1.2.1/faster_whisper/transcribe.py (which attempt is kept)
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -78,6 +79,7 @@ class TranscribeOptions:
     hotword_ids: tuple[int, ...] = ()  # before every window
     has_previous_text: bool = True  # whether a window is told the text before it
     has_words: bool = False
+    keeps_last: bool = False  # as openai-whisper: of texts that are all unlikely, the last one, and not the likeliest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +96,11 @@ class Segment:
     compression_ratio: float
     no_speech_prob: float
     words: tuple[Word, ...] = ()
+
+    def ended_by(self, end_s: float) -> "Segment":
+        """Return the segment with no time after the end of its recording."""
+        words = tuple(word._replace(start=min(word.start, end_s), end=min(word.end, end_s)) for word in self.words)
+        return replace(self, start=min(self.start, end_s), end=min(self.end, end_s), words=words)
 
 
 class Heard(NamedTuple):
@@ -124,7 +131,7 @@ async def transcribe(
     while seek < end:
         window = Window(seek, min(model.window_frames, end - seek))
         prompt_ids = [*_before(model, options.hotword_ids, previous), *start_ids]
-        attempt = await _decoded(decoder, model, window, prompt_ids, options.temperatures)
+        attempt = await _decoded(decoder, model, window, prompt_ids, options)
         if _is_silence(attempt.decoding):
             seek += window.num_frames
             yield Heard(window, (), attempt.num_decodings, attempt.num_tokens)
@@ -175,25 +182,28 @@ def _before(model: SpeechModel, hotword_ids: Sequence[int], previous: Sequence[i
 
 
 async def _decoded(
-    decoder: WindowDecoder,
-    model: SpeechModel,
-    window: Window,
-    prompt_ids: Sequence[int],
-    temperatures: Sequence[float],
+    decoder: WindowDecoder, model: SpeechModel, window: Window, prompt_ids: Sequence[int], options: TranscribeOptions
 ) -> _Attempt:
-    """Decode a window at one temperature after the other, until the text is likely and does not repeat itself."""
-    attempt, num_tokens = None, 0
-    for num_decodings, temperature in enumerate(temperatures, start=1):
+    """Decode a window at one temperature after the other, until the text is likely and does not repeat itself.
+
+    If no text is, the likeliest is kept, of those that do not repeat themselves if there are any.
+    """
+    attempts, num_tokens = list[_Attempt](), 0
+    for num_decodings, temperature in enumerate(options.temperatures, start=1):
         decoding = await decoder.decode(window, prompt_ids, temperature)
         num_tokens += len(decoding.token_ids) + 1
         ratio = compression_ratio(model.text(decoding.token_ids).strip())
-        attempt = _Attempt(decoding, temperature, ratio, num_decodings, num_tokens)
+        attempts.append(_Attempt(decoding, temperature, ratio, num_decodings, num_tokens))
         is_unlikely = decoding.avg_logprob < MIN_AVG_LOGPROB
         is_good = not is_unlikely and ratio <= MAX_COMPRESSION_RATIO
         if is_good or (is_unlikely and decoding.no_speech_prob > MAX_NO_SPEECH_PROB):
-            break
-    assert attempt is not None
-    return attempt
+            return attempts[-1]
+    last = attempts[-1]
+    if options.keeps_last:
+        return last
+    fresh = [attempt for attempt in attempts if attempt.compression_ratio <= MAX_COMPRESSION_RATIO]
+    likeliest = max(fresh or attempts, key=lambda attempt: attempt.decoding.avg_logprob)
+    return likeliest._replace(num_decodings=last.num_decodings, num_tokens=last.num_tokens)
 
 
 def _is_silence(decoding: Decoding) -> bool:

@@ -1,6 +1,8 @@
 import pytest
 
-from service.api.generation.admission import token_budget
+from service.api.generation.admission import cache_salt_of, token_budget
+from service.api.http.call import Call
+from service.api.schema.completions import CompletionRequest
 from service.errors import ContextLengthExceeded
 
 
@@ -46,3 +48,13 @@ def test_what_does_not_fit_is_refused_with_the_numbers(prompt_tokens, requested,
     assert caught.value.param == param
     assert caught.value.prompt_tokens == prompt_tokens
     assert caught.value.max_model_len == 100
+
+
+@pytest.mark.parametrize("stated", [None, "mine", "\ud800"])
+def test_two_keys_share_no_salt_whatever_their_requests_say(stated):
+    """A client that guesses another's `cache_salt` must not learn by the time of its answers what the other asked."""
+    body = CompletionRequest.model_construct(cache_salt=stated)
+    one, two, none = (Call(id="a", cache_salt=digest) for digest in (b"one", b"two", b""))
+    assert len({cache_salt_of(call, body) for call in (one, two, none)}) == 3
+    assert cache_salt_of(one, body) == cache_salt_of(Call(id="b", cache_salt=b"one"), body)
+    assert cache_salt_of(one, body) != cache_salt_of(one, CompletionRequest.model_construct(cache_salt="another"))

@@ -48,6 +48,38 @@ async def test_forms_are_in_utf_8(tmp_path, charset, path):
     assert (listed.status_code, listed.json()["data"]) == (200, [])
 
 
+def form_with(headers):
+    part = b"".join(b"%s: %s\r\n" % header for header in headers)
+    return (
+        b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n' + part + b"\r\n{}\r\n--b--\r\n"
+    )
+
+
+MANY = [(b"x-%d" % number, b"a") for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        # Of uploads the library bounds them, since 0.0.34; of recordings, which are kept in memory, we do.
+        ("/v1/files", [(b"x", b"a" * 5000)]),
+        ("/v1/files", MANY),
+        ("/v1/audio/transcriptions", [(b"x", b"a" * 1100)]),
+        ("/v1/audio/transcriptions", [(b"x" * 1100, b"a")]),
+        ("/v1/audio/transcriptions", MANY),
+    ],
+)
+async def test_the_headers_of_a_part_are_few_and_short(tmp_path, path, headers):
+    service = BatchService(FolderStore(tmp_path / "place"))
+    async with service.client() as client:
+        options = {"headers": {"content-type": "multipart/form-data; boundary=b"}}
+        refused = await client.post(path, content=form_with(headers), **options)
+        assert (refused.status_code, "not a valid form" in refused.json()["error"]["message"]) == (400, True)
+        other = await client.post(path, content=form_with([(b"x", b"a" * 900)]), **options)
+        assert "not a valid form" not in other.text
+
+
 async def test_what_ends_others_takes_no_place():
     service = Service(caps=Caps(max_requests=0))
     assert (await service.complete("a")).status_code == 429

@@ -21,7 +21,7 @@ def file_part(head=b'name="file"; filename="a.wav"', content=SECOND):
     ("text", "value"),
     [
         *(("true", True), ("False", False), ("null", None), ("1", 1), ("-0.5", -0.5), ('{"a": 1}', {"a": 1})),
-        *(("NaN", "NaN"), ("1 2", "1 2"), ("{", "{"), ("", ""), ("[]", "[]"), ("text", "text")),
+        *(("NaN", "NaN"), ("1 2", "1 2"), ("{", "{"), ("", ""), ("[]", []), ("[", "["), ("text", "text")),
     ],
 )
 def test_words_and_numbers_are_what_json_takes_them_for(text, value):

@@ -2,6 +2,7 @@
 
 from playwright.sync_api import expect
 
+from tests.contract.page.test_accessibility import violations
 from tests.contract.page.test_chat_page import answer_of, say
 from tests.contract.page.test_conversations import questions, titles, two_chats
 
@@ -54,6 +55,7 @@ def test_an_address_of_nothing_says_so_and_is_a_new_chat(two_chats, site):
     stale = page.get_by_role("alert").filter(has_text="not in this browser")
     expect(stale).to_be_visible()
     expect(page.locator("#messages li")).to_have_count(0)
+    assert violations(page) == []
     page.reload()
     expect(stale).to_be_visible()
     say(page, "go on")

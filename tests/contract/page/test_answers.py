@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 from service.engine.request import FinishReason
 from service.errors import EngineError
 from tests.api.scripted_engine import STALL, TOKENIZER, tokens
+from tests.contract.page.test_accessibility import violations
 from tests.contract.page.test_chat_page import answer_of, say, set_options, wait_until
 from tests.contract.page.test_conversations import answer_with, questions
 
@@ -89,6 +90,7 @@ def test_a_corrected_answer_is_kept_beside_the_models_and_is_what_comes_next(sit
     expect(page.get_by_role("button", name="Try again")).to_be_visible()
     page.get_by_role("button", name="Correct").click()
     page.get_by_label("Correct the answer").fill("Paris is in")
+    assert violations(page) == []
     page.get_by_role("button", name="Save").click()
     expect(answer_of(page)).to_have_text("Paris is in")
     expect(page.locator(".assistant .facts")).to_contain_text("corrected by you")

@@ -108,6 +108,7 @@ def test_what_is_being_heard_can_be_stopped_and_its_text_stays(held_site, open_p
     expect(page.get_by_role("button", name="Write it down", exact=True)).to_be_disabled()
     assert drop(page, "body", name="b.wav") == IS_TAKEN
     expect(page.get_by_role("alert")).to_contain_text("b.wav")
+    assert violations(page) == []
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator("#facts")).to_contain_text("stopped by you")
     expect(text(page)).to_have_text("Hello world")

@@ -161,3 +161,14 @@ def test_numbers_of_a_json_answer_keep_their_digits(answers_with):
 def test_a_json_answer_is_laid_out(answers_with):
     answer = answer_of(answers_with('{"a": 1, "b": "x  y"}'))
     expect(answer.locator("code")).to_have_text('{\n  "a": 1,\n  "b": "x  y"\n}')
+
+
+def test_a_table_on_a_phone_scrolls_within_itself_and_leaves_its_lines_long(answers_with):
+    cells = [f"what people say of number {i}" for i in range(6)]
+    page = answers_with("".join(f"| {' | '.join(row)} |\n" for row in (cells, ["---"] * 6, cells)))
+    page.set_viewport_size({"width": 390, "height": 800})
+    table = answer_of(page).locator(".wide")
+    assert table.evaluate("(box) => box.scrollWidth > box.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert answer_of(page).evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert table.locator("td").first.evaluate("(cell) => cell.clientHeight") < 80, "two lines, and not a word on each"

@@ -65,6 +65,7 @@ def test_formulas_have_their_fonts_break_no_policy_and_scroll_within_themselves(
         pytest.param(
             r"$\def\a{xxxxx}\def\b{" + r"\a" * 10 + r"}\def\c{" + r"\b" * 10 + "}" + r"\c" * 99 + "$", id="bomb"
         ),
+        pytest.param(r"$\newcommand{\a}{" + "x" * 2000 + "}" + r"\a" * 250 + "$", id="long command"),
         pytest.param("$" + "{" * 3000 + "}" * 3000 + "$", id="deep"),
         pytest.param("$x" + "+x" * 5000 + "$", id="long"),
         pytest.param("$$x and more", id="open"),
@@ -93,6 +94,14 @@ def test_commands_that_reach_out_of_a_formula_do_nothing(answers_with, text):
     assert answer.locator("a, img, [id], [onerror], [src], [href]").count() == 0
     assert page.title() != "taken"
     assert fits(page)
+
+
+@pytest.mark.slow
+def test_thousands_of_formulas_leave_the_page_usable(answers_with):
+    page = answers_with(" ".join(f"$x_{{{i}}}$" for i in range(5000)))
+    assert answer_of(page).locator(".katex").count() == 1000
+    page.get_by_label("Message", exact=True).fill("still here")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("still here")
 
 
 def test_a_command_that_one_formula_defines_is_unknown_to_the_next(answers_with):

@@ -106,7 +106,7 @@ LLAMA, OLMO_3 = CASES["family_llama_grouped_heads"], CASES["olmo3_absent"]
         ({**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": {"a": 2}}}, "factor = {'a': 2}"),
         ({**LLAMA, "rope_scaling": {"rope_type": "linear"}}, "factor = None"),
         ({**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor = None"),
-        ({**LLAMA, "rope_scaling": {"rope_type": "proportional"}}, "'proportional' is not served; only default, "),
+        ({**LLAMA, "rope_scaling": {"rope_type": "axial"}}, "'axial' is not served; only default, "),
         ({**LLAMA, "rope_scaling": "yarn"}, "rope_scaling is 'yarn', which should be an object"),
         (
             {**LLAMA, "rope_parameters": {kind: {"rope_theta": 5.0} for kind in (FULL, SLIDING)}},

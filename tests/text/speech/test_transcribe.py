@@ -75,6 +75,7 @@ def replayed(script):
             prompt_ids=tuple(MODEL.prompt_ids(script.prompt)) if script.prompt else (),
             has_previous_text=script.has_previous_text,
             has_words=script.has_words,
+            keeps_last=True,
         )
         heard = [found async for found in transcribe(replay, MODEL, options, clip=Window(0, script.num_frames))]
         return replay, heard
@@ -147,3 +148,35 @@ def test_hotwords_come_before_every_window_and_leave_room_for_the_text_before_it
     for call in calls:
         assert tuple(call["prompt"][: len(hotwords) + 1]) == (MODEL.tokens.previous, *hotwords)
         assert len(call["prompt"]) <= 1 + MODEL.max_prompt_tokens + 3
+
+
+def attempts(*decodings, **options):
+    """Return the segments of a window that is decoded so at each temperature, and how many decodings there were."""
+    script = Script(0, 900, "en", False, False, False, None, TEMPERATURES, decodings)
+
+    async def collect():
+        asked = TranscribeOptions(language="en", temperatures=TEMPERATURES[: len(decodings)], **options)
+        [heard] = [found async for found in transcribe(Replay(script), MODEL, asked, clip=Window(0, 900))]
+        return heard.segments[0], heard.num_decodings
+
+    return asyncio.run(collect())
+
+
+def test_of_texts_that_are_all_unlikely_the_likeliest_is_kept():
+    decodings = ((("Hello",), -3.0, 0.0), ((" world",), -1.2, 0.0), (("fox",), -4.6, 0.0))
+    segment, num_decodings = attempts(*decodings)
+    assert (segment.text, segment.temperature, segment.avg_logprob, num_decodings) == (" world", 0.2, -1.2, 3)
+    assert attempts(*decodings, keeps_last=True)[0].avg_logprob == -4.6
+
+
+def test_a_text_that_repeats_itself_is_kept_only_if_all_do():
+    repeated = ((" fox",) * 200, -0.1, 0.0)
+    segment, _ = attempts(repeated, ((" world",), -1.5, 0.0), ((" fox",), -2.0, 0.0))
+    assert (segment.text, segment.temperature) == (" world", 0.2)
+    segment, _ = attempts(repeated, ((" fox",) * 210, -0.05, 0.0))
+    assert segment.temperature == 0.2
+
+
+def test_a_text_that_is_likely_ends_the_ladder():
+    segment, num_decodings = attempts(((" fox",), -1.5, 0.0), ((" world",), -0.9, 0.0), ((" Hello",), -0.1, 0.0))
+    assert (segment.text, num_decodings) == (" world", 2)
