@@ -29,7 +29,7 @@ MAX_CHANNELS = 8
 MAX_UNREADABLE_PACKETS = 1_000
 # No value is larger in a file that is meant to be played.
 MAX_MAGNITUDE = 1e6
-# By FFmpeg's names. Defends against T18.
+# By their names in FFmpeg: what may be opened (T18).
 DEMUXERS = ("aac", "aiff", "amr", "au", "caf", "flac", "matroska", "mov", "mp3", "mpeg", "ogg", "w64", "wav")
 TOLERANT = "mp3"  # the demuxer that finds its frames behind other bytes
 CODECS = frozenset(

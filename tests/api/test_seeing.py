@@ -315,7 +315,7 @@ def test_an_uploaded_file_is_no_image():
 
 def test_addresses_are_fetched_where_the_operator_allows_it():
     class Fetched:
-        async def fetch(self, url, param):
+        async def fetch(self, url, param, arrived):
             self.asked = (url, param)
             return image_file("PNG")
 
@@ -393,7 +393,7 @@ def test_a_client_may_leave_while_an_image_is_fetched():
     class Never:
         begun = ended = False
 
-        async def fetch(self, url, param):
+        async def fetch(self, url, param, arrived):
             self.begun = True
             try:
                 await asyncio.Event().wait()
