@@ -149,14 +149,14 @@ class Batches:
         """Delete files whose time is over, the records of batches that ended long ago, and what was left by kills."""
         self.store.sweep()
         names = self.store.list("")
-        open_ids, results = set[str](), dict[str, set[str | None]]()
+        open_ids, results = set[str](), dict[str, set[str]]()
         for name in names:
             if "/batches/" in name and name.endswith(RECORD) and (text := self.store.read(name)) is not None:
                 batch = Batch.from_json(text)
                 if batch.is_open:
                     open_ids.add(batch.id)
                     continue
-                results[batch.id] = {batch.output_file_id, batch.error_file_id}
+                results[batch.id] = batch.file_ids
                 if batch.expires_at + FORGET_AFTER_S < expiry_time():
                     self.store.delete(name)
         for owner in sorted({name.split("/")[0] for name in names if "/files/" in name}):

@@ -128,7 +128,7 @@ class Files:
                 found.append(stored)
         return found, False
 
-    def tidy(self, owner: str, results: Mapping[str, Collection[str | None]]) -> None:
+    def tidy(self, owner: str, results: Mapping[str, Collection[str]]) -> None:
         """Delete what is not needed: files whose time is over, contents that no record names, and unfinished results.
 
         Args:

@@ -4,7 +4,6 @@ An id begins with the time of its creation, so that the order of names is that o
 names.
 """
 
-import hashlib
 import re
 import secrets
 import time
@@ -34,8 +33,3 @@ def result_file_id(batch_id: str) -> str:
     """Return a new id of a batch's file of outputs or errors; it sorts by the time of the batch."""
     moment = batch_id.removeprefix(BATCH_PREFIX)[:16]
     return f"{FILE_PREFIX}{moment}{secrets.token_hex(8)}"
-
-
-def owner_of(key_digest: bytes) -> str:
-    """Return the owner of what a request with this key creates: nothing that the key or its digest follows from."""
-    return hashlib.sha256(b"levserve owner " + key_digest).hexdigest()[:32] if key_digest else NO_KEY

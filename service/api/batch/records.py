@@ -53,6 +53,11 @@ class Batch:
         """Whether there is something left to do for it."""
         return self.status in NEXT_STATUSES
 
+    @property
+    def file_ids(self) -> set[str]:
+        """The ids of its results."""
+        return {file_id for file_id in (self.output_file_id, self.error_file_id) if file_id is not None}
+
     def enter(self, status: str) -> None:
         """Change the status, at this moment."""
         self.status = status

@@ -201,10 +201,9 @@ class BatchRun:
         batch = self._batch
         write_results(self._batches, batch, outcome, self._max_line_bytes)
         batch.enter(outcome)
-        written = {batch.output_file_id, batch.error_file_id} - {None}
         stored = self._batches.save(batch)
-        named = set() if stored is None else {stored.output_file_id, stored.error_file_id}
-        for file_id in written - named:  # another process has cancelled the batch, or ended it
+        named = set[str]() if stored is None else stored.file_ids
+        for file_id in batch.file_ids - named:  # another process has cancelled the batch, or ended it
             with contextlib.suppress(UnknownObject):
                 self._batches.files.delete(batch.owner, file_id)
         self._take_over(stored)

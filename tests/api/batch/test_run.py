@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import threading
 import time
 
 import pytest
@@ -17,7 +18,7 @@ from service.storage.folder_store import FolderStore
 from service.storage.gcs.store import BucketStore
 from service.storage.location import GcsLocation
 from tests.api.batch.running import BatchService, request_line, running
-from tests.api.scripted_engine import MODEL, STALL, tokens
+from tests.api.scripted_engine import MODEL, STALL, Wait, tokens
 from tests.api.vectors.scripted_encoder import MODEL as ENCODER
 from tests.api.vectors.scripted_encoder import SIZE, EncoderService
 
@@ -333,3 +334,46 @@ async def test_a_batch_that_is_cancelled_while_its_record_is_read_is_cancelled(t
     await BatchRun(read, batches, service.batches.store.claim(batch_id), service.app, **fields).run()
     assert batches.get(owner, batch_id).status == "cancelled"
     assert service.engine.streams == []
+
+
+class HeldStore(FolderStore):
+    """A folder in which one write of a record takes its time, and answers cannot be written."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.is_held, self.is_full = False, False
+        self.waits, self.may_go, self.has_gone = threading.Event(), threading.Event(), threading.Event()
+
+    def write(self, name, content, **options):
+        if self.is_full and "/answers/" in name:
+            raise OSError(28, "No space left on device")
+        return super().write(name, content, **options)
+
+    def update(self, name, change):
+        if not self.is_held or not name.endswith("record.json"):
+            return super().update(name, change)
+        self.is_held = False
+        self.waits.set()
+        assert self.may_go.wait(20)
+        stored = super().update(name, change)
+        self.has_gone.set()
+        return stored
+
+
+async def test_a_record_that_is_written_late_says_nothing_of_answers_that_are_not_written(tmp_path):
+    store, wait = HeldStore(tmp_path), Wait()
+    service = BatchService(store, [wait, *tokens("a"), FinishReason.STOP])
+    batch_id = (await service.begin([request_line("a")]))["id"]
+    [(owner, _)] = service.batches.queued()
+    running_one = asyncio.create_task(run_of(service, store.claim("a"), save_interval_s=0.01))
+    while not service.engine.streams:
+        await asyncio.sleep(0.001)
+    store.is_held = True
+    assert await asyncio.to_thread(store.waits.wait, 20)
+    store.is_full = True
+    wait.over.set()
+    with pytest.raises(OSError, match="No space"):
+        await running_one
+    store.may_go.set()
+    assert await asyncio.to_thread(store.has_gone.wait, 20)
+    assert service.batches.stored(owner, batch_id).status == "in_progress"
