@@ -184,7 +184,7 @@ def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNam
     heads, group, dim = attention.num_kv_heads, attention.group_size, attention.head_dim
     suffix, in_shape, in_axes = (".bias", (), ()) if embed is None else (".weight", (embed,), ("embed",))
     # How many of queries, keys and values belong to a key-value head, and how often each comes.
-    members_of = ((group, 1), (1, attention.kv_copies), (1, attention.kv_copies))
+    members_of: tuple[tuple[int, int], ...] = ((group, 1), (1, attention.kv_copies), (1, attention.kv_copies))
     tensors = names.qkv
     if not attention.has_values:
         members_of, tensors = members_of[:2], tensors[:2]
