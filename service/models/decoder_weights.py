@@ -184,14 +184,12 @@ def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNam
     heads, group, dim = attention.num_kv_heads, attention.group_size, attention.head_dim
     suffix, in_shape, in_axes = (".bias", (), ()) if embed is None else (".weight", (embed,), ("embed",))
     # How many of queries, keys and values belong to a key-value head, and how often each comes.
-    members_of: tuple[tuple[int, int], ...] = ((group, 1), (1, attention.kv_copies), (1, attention.kv_copies))
-    tensors = names.qkv
-    if not attention.has_values:
-        members_of, tensors = members_of[:2], tensors[:2]
-    if embed is None and not attention.has_key_bias:
-        members_of, tensors = (members_of[0], members_of[2]), (tensors[0], tensors[2])
+    each = ((group, 1), (1, attention.kv_copies), (1, attention.kv_copies))
+    has_keys = embed is not None or attention.has_key_bias
+    present = [part for part, is_there in enumerate((True, has_keys, attention.has_values)) if is_there]
+    members_of, is_fused = [each[part] for part in present], len(names.qkv) == 1
+    tensors = names.qkv if is_fused else tuple(names.qkv[part] for part in present)
     rows = [heads // copies * members * dim for members, copies in members_of]
-    is_fused = len(tensors) == 1
     sources = tuple(
         TensorSource(
             f"{theirs}{tensor}{suffix}",

@@ -12,7 +12,6 @@ import numpy as np
 from tests.parity.cases import NUM_TOKENS, Case
 
 WINDOW = 8  # tokens; less than a fifth of the text
-PLUS_ONE = ("gemma", "gemma2", "gemma3_text")  # whose scales are one more than their weights
 CONSTANTS = {"act_fn.beta": 0.5, "act_fn.eps": -1e-6}  # of xIELU
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _GEMMA = {"head_dim": 16, "tie_word_embeddings": True, "hidden_act": None}
@@ -85,9 +84,8 @@ def draw(model_type: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
     if name.endswith(tuple(CONSTANTS)):
         return np.full(shape, CONSTANTS[name[name.rindex("act_fn") :]], np.float32)
     is_norm = ("norm" in name or "ln_" in name) and name.endswith("weight") and len(shape) == 1
-    is_scale = (is_norm and model_type not in PLUS_ONE) or name.endswith(
-        ("layer_scalar", "per_expert_scale", "router.scale")
-    )
+    is_plus_one = model_type.startswith("gemma") and not model_type.startswith("gemma4")
+    is_scale = (is_norm and not is_plus_one) or name.endswith(("layer_scalar", "per_expert_scale", "router.scale"))
     if name.endswith(("_blocks", "_scales")):  # of MXFP4: any bits, and exponents of a gain of about one
         limits = (0, 256) if name.endswith("_blocks") else (122, 126)
         return random.randint(*limits, shape).astype(np.uint8)
