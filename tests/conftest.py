@@ -19,6 +19,8 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("WANDB_MODE", "disabled")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Else Google's client describes a bucket in a thread of its own, at any moment, for traces.
+os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 # Services under test serve four sequences at once and not sixteen: a quarter fewer programs to compile.
 os.environ.setdefault("MAX_NUM_SEQS", "4")
 os.environ["LOOPBACK_REFUSALS"] = tempfile.mkstemp(prefix="levserve-refusals-")[1]

@@ -86,13 +86,14 @@ def draw(model_type: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
     is_norm = ("norm" in name or "ln_" in name) and name.endswith("weight") and len(shape) == 1
     is_plus_one = model_type.startswith("gemma") and not model_type.startswith("gemma4")
     is_scale = (is_norm and not is_plus_one) or name.endswith(("layer_scalar", "per_expert_scale", "router.scale"))
+    mean = float(is_scale)
     if name.endswith(("_blocks", "_scales")):  # of MXFP4: any bits, and exponents of a gain of about one
         limits = (0, 256) if name.endswith("_blocks") else (122, 126)
         return random.randint(*limits, shape).astype(np.uint8)
     if model_type.startswith("gemma4") and name.endswith(("q_norm.weight", "k_norm.weight")):
-        is_scale = 0.5  # its scores are not scaled
+        mean = 0.5  # its scores are not scaled
     spread = 4.0 if name.endswith("gate_up_proj_bias") else 0.2  # so that some are clamped
-    return (random.randn(*shape) * spread + is_scale).astype(np.float32)
+    return (random.randn(*shape) * spread + mean).astype(np.float32)
 
 
 LEVANTER_TYPES = ("grug_moe",)  # that transformers does not have

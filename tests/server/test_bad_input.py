@@ -70,7 +70,9 @@ def test_a_family_whose_cache_is_of_another_kind_is_refused_with_the_reason(chec
 
 def test_a_feature_that_is_not_served_is_refused_by_name(checkpoint):
     edit_config(checkpoint, rope_parameters={"rope_type": "spiral", "factor": 2.0}, rope_scaling=None)
-    refusal = "the rope scaling 'spiral' is not served; only default, dynamic, linear, llama3, longrope, yarn."
+    refusal = (
+        "the rope scaling 'spiral' is not served; only default, dynamic, linear, llama3, longrope, proportional, yarn."
+    )
     assert refusal in last_words(model_uri=checkpoint)
 
 
