@@ -21,6 +21,7 @@ ROUTES = {
     "/api/tags",
     "/api/version",
     "/detokenize",
+    "/extract_text",
     "/health",
     "/health/live",
     "/health/ready",
