@@ -57,3 +57,9 @@ def modes() -> dict[str, bytes]:
         "webp": image_file("WEBP", lossless=True),
         "webp with alpha": image_file("WEBP", image.convert("RGBA"), lossless=True),
     }
+
+
+def opened(content: bytes) -> Image.Image:
+    """Open a file for transformers: grey of 16 bits, which Pillow clips at 255, as its twin of 8 bits."""
+    image = Image.open(io.BytesIO(content))
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I;16") else image

@@ -1,16 +1,13 @@
 """Tiles equal those of transformers' processor with Pillow, in sizes and pixels."""
 
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
 
 from service.errors import MalformedCheckpoint
 from service.media.images import decode_image, image_size
 from service.media.pixels import Size, read_pictures, read_size
 from service.media.tiles import Tiler, read_square, read_tiler
-from tests.media.image_files import drawing, image_file, modes
+from tests.media.image_files import drawing, image_file, modes, opened
 
 TILE, EDGE = 32, 128
 SIZES = [(w, h) for w in (1, 2, 31, 32, 33, 100) for h in (1, 3, 32, 64, 127, 190)]
@@ -22,7 +19,7 @@ def expected(content, *, splits=True, **options):
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
     processor = Idefics3ImageProcessorPil(**(FILE | options), do_image_splitting=splits)
-    made = processor.preprocess([[Image.open(io.BytesIO(content))]], return_row_col_info=True)
+    made = processor.preprocess([[opened(content)]], return_row_col_info=True)
     return made["pixel_values"][0], made["rows"][0][0], made["cols"][0][0]
 
 
@@ -85,9 +82,7 @@ def check_square(content, **options):
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
     tiling, [picture] = tiles_of(read_square("test", SQUARE | options, tile_size=TILE, tile_rows=9), content)
-    made = Gemma3ImageProcessorPil(**(SQUARE | options)).preprocess(
-        [Image.open(io.BytesIO(content))], return_tensors="np"
-    )
+    made = Gemma3ImageProcessorPil(**(SQUARE | options)).preprocess([opened(content)], return_tensors="np")
     seen = (picture.transpose(2, 0, 1) * np.float32(1 / 255) - 0.5) / 0.5
     np.testing.assert_allclose(seen, made["pixel_values"][0], atol=1e-5, rtol=0)
     assert len(tiling.resizes) == tiling.num_tiles == 1
