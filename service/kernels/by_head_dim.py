@@ -1,6 +1,7 @@
 """Attention of a model whose layers have heads of different sizes: each size has a kernel of its own."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import DTypeLike
 
@@ -13,12 +14,8 @@ from service.kernels.paging import Paging
 class AttentionByHeadDim:
     """An `AttentionKernel` that passes each layer on to the kernel of its heads."""
 
+    kv_head_axis: ClassVar[int] = 1  # of the caches of all kernels, on several devices
     kernels: tuple[tuple[int, AttentionKernel], ...]  # by the dimensions of a head
-
-    @property
-    def kv_head_axis(self) -> int:
-        """The axis of every array in a cache that is sharded over devices; one for all kernels."""
-        return self.kernels[0][1].kv_head_axis
 
     def initial_cache(self, layout: CacheLayout, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> LayerCache:
         kernel = dict(self.kernels)[head_dim]
@@ -37,3 +34,10 @@ class AttentionByHeadDim:
     ) -> tuple[QueryHeads, LayerCache]:
         kernel = dict(self.kernels)[query.shape[-1]]
         return kernel.attend(query, new_keys, new_values, cache, paging, scoring=scoring, sinks=sinks)
+
+
+@dataclass(frozen=True)
+class TpuAttentionByHeadDim(AttentionByHeadDim):
+    """The same of the kernels of TPUs, in whose caches another axis is that of heads."""
+
+    kv_head_axis: ClassVar[int] = 2

@@ -165,9 +165,11 @@ class KernelChoices:
         """Import and return the kernel; only tracing needs it."""
         if len({choice.name for choice in self._each}) == 1:
             return self._each[0].kernel()
-        from service.kernels.by_head_dim import AttentionByHeadDim
+        from service.kernels.by_head_dim import AttentionByHeadDim, TpuAttentionByHeadDim
 
-        return AttentionByHeadDim(tuple((heads.head_dim, choice.kernel()) for heads, choice in self.of_heads))
+        kernels = tuple((heads.head_dim, choice.kernel()) for heads, choice in self.of_heads)
+        has_axis_of_tpus = any(kernel.kv_head_axis == TpuAttentionByHeadDim.kv_head_axis for _, kernel in kernels)
+        return (TpuAttentionByHeadDim if has_axis_of_tpus else AttentionByHeadDim)(kernels)
 
     @property
     def _each(self) -> tuple[KernelChoice, ...]:
