@@ -211,7 +211,8 @@ async function openStore() {
   await keepOfEarlierVersion();
   await openAddressed();
   state.isRestored = true;
-  renderMessages();
+  // What was asked meanwhile is shown, and its answer or error is no message yet.
+  if (!state.chat.messages.size) renderMessages();
 }
 
 // What is shown
