@@ -17,7 +17,6 @@ from service.api.schema.tools import MAX_TOOLS, NamedFunction, Tool, ToolChoice,
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, MissingParameter
-from service.text.grammar.definition import GrammarDefinition
 
 _REFUSED: NeutralValues = {
     **REFUSED,
@@ -390,10 +389,6 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     def may_call_tools(self) -> bool:
         """Whether answers may have tool calls; otherwise the prompt does not show the tools either."""
         return bool(self.tools) and (self.tool_choice is None or self.tool_choice.type != "none")
-
-    @override
-    def grammar_definition(self) -> GrammarDefinition | None:
-        return super().grammar_definition() or (self.response_format and self.response_format.definition())
 
     @override
     def check_consistency(self) -> None:

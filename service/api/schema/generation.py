@@ -17,7 +17,6 @@ from service.api.schema.wire import NeutralValues, WireObject
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_LOGPROBS
 from service.engine.request import MAX_PRIORITY
 from service.errors import InvalidParameter
-from service.text.grammar.definition import GrammarDefinition
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -323,10 +322,6 @@ class GenerationRequest(SharedFields):
     def has_grammar(self) -> bool:
         """Whether the answer must follow a grammar."""
         return self.structured_outputs is not None
-
-    def grammar_definition(self) -> GrammarDefinition | None:
-        """Return the grammar of the answer, None for any text; raises InvalidParameter, after milliseconds."""
-        return None if self.structured_outputs is None else self.structured_outputs.definition()
 
     @override
     def check_consistency(self) -> None:

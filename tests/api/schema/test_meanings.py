@@ -198,7 +198,8 @@ def test_tools_may_be_called_where_there_are_any_and_no_choice():
 )  # fmt: skip
 def test_a_format_is_a_grammar_that_knows_the_field_of_its_text(fields, has_grammar, param):
     body = read(ChatCompletionRequest, **fields)
-    definition = body.grammar_definition()
+    stated = body.structured_outputs or body.response_format
+    definition = None if stated is None else stated.definition()
     assert body.has_grammar == has_grammar
     assert (None if definition is None else definition.param) == param
 

@@ -110,5 +110,5 @@ def test_a_schema_that_is_a_text_is_json_without_such_numbers(number):
     outputs = {"json": f'{{"enum": [{number}]}}'}
     body = check(ChatCompletionRequest, structured_outputs=outputs)
     with pytest.raises(InvalidParameter) as caught:
-        body.grammar_definition()
+        body.structured_outputs.definition()
     assert caught.value.param == "structured_outputs.json"

@@ -65,7 +65,7 @@ def test_a_grammar_of_another_name_is_one(kind, fields, expected):
 def test_a_schema_beside_the_type_is_one(stated):
     request = body(CHAT, response_format=stated)
     assert request.response_format.json_schema.schema_ == SCHEMA
-    assert request.grammar_definition().part["json_schema"]["properties"] == {"a": {"type": "integer"}}
+    assert request.response_format.definition().part["json_schema"]["properties"] == {"a": {"type": "integer"}}
 
 
 @pytest.mark.parametrize("name", ["max_new_tokens", "n_predict", "num_predict", "max_output_tokens", "max_tokens"])
@@ -130,4 +130,6 @@ def test_a_promise_that_is_not_kept_is_refused_by_name(kind, fields, param):
 @pytest.mark.parametrize("name", ["int32", "int64", "uint32", "float", "double", "decimal", "password", "regex", "idn"])
 def test_a_format_that_is_an_annotation_refuses_no_schema(name):
     schema = {"type": "object", "properties": {"a": {"type": "number", "format": name, "contentEncoding": "x"}}}
-    assert body(CHAT, response_format={"type": "json_schema", "json_schema": {"schema": schema}}).grammar_definition()
+    assert body(
+        CHAT, response_format={"type": "json_schema", "json_schema": {"schema": schema}}
+    ).response_format.definition()
