@@ -85,7 +85,7 @@ def test_pytest_tests_a_deployed_service_check_by_check(service):
     flags = [f"--url={service.url}", "--api-key=s3cret", "--patience=5"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "tests/smoke"]
     ran = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
-    assert re.search(r"^8 passed, 2 skipped, \d+ deselected", ran.stdout, re.MULTILINE), ran.stdout
+    assert re.search(r"^8 passed, \d+ skipped, \d+ deselected", ran.stdout, re.MULTILINE), ran.stdout
     collect = [*command, "--collect-only"]
     ran = subprocess.run(collect, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert "(10 deselected)" in ran.stdout, ran.stdout
