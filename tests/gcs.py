@@ -4,7 +4,9 @@ Import the fixtures in a `conftest.py` beside the tests: `from tests.gcs import 
 under test is given `gcs_bucket.endpoint` as STORAGE_EMULATOR_HOST and `gcs_bucket.uri("prefix")` as MODEL_URI.
 """
 
+import contextlib
 import itertools
+import os
 import socket
 import subprocess
 import time
@@ -125,9 +127,13 @@ def gcs_bucket(gcs_server: GcsServer) -> Iterator[GcsBucket]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that no outgoing connection is given, sought from where no other test process begins."""
+    for i in range(12_000):
+        port = 20_000 + (97 * os.getpid() + i) % 12_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port from 20,000 to 31,999 is free")
 
 
 def _wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:

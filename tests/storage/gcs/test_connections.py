@@ -48,8 +48,10 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def pool(endpoint: str, *, is_proxy_allowed: bool = True) -> ConnectionPool:
-    return ConnectionPool(endpoint, connect_timeout_s=5, read_timeout_s=0.5, is_proxy_allowed=is_proxy_allowed)
+def pool(endpoint: str, *, is_proxy_allowed: bool = True, read_timeout_s: float = 30.0) -> ConnectionPool:
+    return ConnectionPool(
+        endpoint, connect_timeout_s=30, read_timeout_s=read_timeout_s, is_proxy_allowed=is_proxy_allowed
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_a_server_that_falls_silent_is_a_fault_that_may_pass(num_bytes: int):
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silence) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        connections = pool(f"http://127.0.0.1:{server.server_address[1]}")
+        connections = pool(f"http://127.0.0.1:{server.server_address[1]}", read_timeout_s=1)
         for read in (read_all, read_into_memory):
             with connections.get("/path", {}) as response, pytest.raises(TransientFault, match="the read timed out"):
                 read(response)
