@@ -33,6 +33,12 @@ resource "kubernetes_job_v1" "prewarm" {
         automount_service_account_token = false
         restart_policy                  = "Never"
 
+        security_context {
+          seccomp_profile {
+            type = "RuntimeDefault"
+          }
+        }
+
         node_selector = {
           "cloud.google.com/gke-tpu-accelerator" = local.tpu.accelerator
           "cloud.google.com/gke-tpu-topology"    = var.tpu_topology
@@ -55,11 +61,18 @@ resource "kubernetes_job_v1" "prewarm" {
 
           security_context {
             run_as_user                = var.run_as_user
+            run_as_non_root            = var.run_as_user != 0
             allow_privilege_escalation = false
+            read_only_root_filesystem  = true
 
             capabilities {
-              drop = ["NET_RAW"]
+              drop = ["ALL"]
             }
+          }
+
+          volume_mount {
+            name       = "tmp"
+            mount_path = "/tmp"
           }
 
           dynamic "env" {
@@ -82,6 +95,11 @@ resource "kubernetes_job_v1" "prewarm" {
               }
             }
           }
+        }
+
+        volume {
+          name = "tmp"
+          empty_dir {}
         }
       }
     }

@@ -302,7 +302,7 @@ variable "reservation_name" {
 }
 
 variable "run_as_user" {
-  description = "The user id of the container. 0 is root: whether another user may open a TPU's device files depends on the node image, and Google's own manifests run as root. 10001 is the image's."
+  description = "The user id of the container. 0 is root, without any capability: whether another user may open a TPU's device files depends on the node image, and Google's own manifests run as root. 10001 is the image's."
   type        = number
   default     = 0
 

@@ -45,6 +45,12 @@ resource "kubernetes_deployment_v1" "main" {
         enable_service_links             = false # otherwise variables such as LEVSERVE_PORT appear among the settings
         termination_grace_period_seconds = local.deregister_s + local.drain_s + 5
 
+        security_context {
+          seccomp_profile {
+            type = "RuntimeDefault"
+          }
+        }
+
         node_selector = {
           "cloud.google.com/gke-tpu-accelerator" = local.tpu.accelerator
           "cloud.google.com/gke-tpu-topology"    = var.tpu_topology
@@ -72,10 +78,12 @@ resource "kubernetes_deployment_v1" "main" {
 
           security_context {
             run_as_user                = var.run_as_user
+            run_as_non_root            = var.run_as_user != 0
             allow_privilege_escalation = false
+            read_only_root_filesystem  = true
 
             capabilities {
-              drop = ["NET_RAW"]
+              drop = ["ALL"]
             }
           }
 
@@ -138,6 +146,11 @@ resource "kubernetes_deployment_v1" "main" {
             }
           }
 
+          volume_mount {
+            name       = "tmp"
+            mount_path = "/tmp"
+          }
+
           dynamic "volume_mount" {
             for_each = var.model_cache == "none" ? [] : [local.cache_path]
             content {
@@ -154,6 +167,12 @@ resource "kubernetes_deployment_v1" "main" {
               read_only  = true
             }
           }
+        }
+
+        # The only folder of the image's own that a pod may write: HOME, the weights' and the compiler's scratch.
+        volume {
+          name = "tmp"
+          empty_dir {}
         }
 
         dynamic "volume" {

@@ -140,6 +140,36 @@ run "the_container_may_open_the_tpus_devices" {
     condition     = kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].security_context[0].run_as_user == "0"
     error_message = "Until another user is shown to work, the container runs as root like Google's manifests."
   }
+
+  assert {
+    condition = alltrue([for spec in [kubernetes_deployment_v1.main.spec[0].template[0].spec[0], kubernetes_job_v1.prewarm[0].spec[0].template[0].spec[0]] :
+      spec.security_context[0].seccomp_profile[0].type == "RuntimeDefault"
+      && spec.container[0].security_context[0].read_only_root_filesystem
+      && !spec.container[0].security_context[0].allow_privilege_escalation
+      && tolist(spec.container[0].security_context[0].capabilities[0].drop) == tolist(["ALL"])
+      && contains(spec.container[0].volume_mount[*].mount_path, "/tmp")
+    ])
+    error_message = "Root has no capability, the default profile of system calls, and /tmp alone to write."
+  }
+
+  assert {
+    condition     = kubernetes_namespace_v1.main.metadata[0].labels["pod-security.kubernetes.io/enforce"] == "baseline"
+    error_message = "The namespace must admit root, and nothing privileged."
+  }
+}
+
+run "a_pod_speaks_to_its_clients_and_to_google_alone" {
+  command = plan
+
+  assert {
+    condition     = kubernetes_network_policy_v1.main.spec[0].ingress[*].ports[0].port == tolist(["8080"])
+    error_message = "Clients reach the service's port alone."
+  }
+
+  assert {
+    condition     = toset(kubernetes_network_policy_v1.main.spec[0].egress[*].ports[0].port) == toset(["53", "80", "443", "988"])
+    error_message = "A pod needs names, Google's APIs, images of requests and the metadata server."
+  }
 }
 
 run "another_user_can_be_tried" {
@@ -151,6 +181,11 @@ run "another_user_can_be_tried" {
   assert {
     condition     = kubernetes_job_v1.prewarm[0].spec[0].template[0].spec[0].container[0].security_context[0].run_as_user == "10001"
     error_message = "Service and prewarm must run as the same user."
+  }
+
+  assert {
+    condition     = kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].security_context[0].run_as_non_root && kubernetes_namespace_v1.main.metadata[0].labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    error_message = "Who is not root meets the strictest of Kubernetes's standards."
   }
 }
 
@@ -328,8 +363,8 @@ run "a_file_of_keys_is_a_volume" {
   }
 
   assert {
-    condition = (kubernetes_deployment_v1.main.spec[0].template[0].spec[0].volume[0].secret[0].secret_name == "levserve-api-keys"
-    && "${kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].volume_mount[0].mount_path}/${kubernetes_deployment_v1.main.spec[0].template[0].spec[0].volume[0].secret[0].items[0].path}" == module.settings.env["API_KEY_FILE"])
+    condition = (kubernetes_deployment_v1.main.spec[0].template[0].spec[0].volume[1].secret[0].secret_name == "levserve-api-keys"
+    && "${kubernetes_deployment_v1.main.spec[0].template[0].spec[0].container[0].volume_mount[1].mount_path}/${kubernetes_deployment_v1.main.spec[0].template[0].spec[0].volume[1].secret[0].items[0].path}" == module.settings.env["API_KEY_FILE"])
     error_message = "The secret must be mounted where API_KEY_FILE says."
   }
 }
