@@ -205,11 +205,21 @@ class Settings(BaseModel):
         "verified with any of them; a bundle without a valid signature is recompiled. Unset: bundles are not signed.",
     )
     tool_call_parser: Literal[
-        "auto", "deepseek_v3", "deepseek_v31", "hermes", "json", "llama3_json", "mistral", "mistral_args", "qwen3_coder"
+        "auto",
+        "deepseek_v3",
+        "deepseek_v31",
+        "hermes",
+        "json",
+        "llama3_json",
+        "mistral",
+        "mistral_args",
+        "openai",
+        "qwen3_coder",
     ] = Field(
         default="auto",
         description="The format in which the model writes tool calls, by vLLM's names: `hermes` (also Qwen 2.5 and 3), "
-        "`llama3_json`, `mistral`, `mistral_args`, `qwen3_coder`, `deepseek_v3` (also R1), `deepseek_v31` or `json`. "
+        "`llama3_json`, `mistral`, `mistral_args`, `qwen3_coder`, `openai` (gpt-oss), "
+        "`deepseek_v3` (also R1), `deepseek_v31` or `json`. "
         "`auto` detects it from the chat template.",
     )
     dtype: Dtype = Field(

@@ -16,6 +16,7 @@ from typing import Any, override
 from service.errors import InvalidParameter, MalformedCheckpoint, TemplateFailed
 from service.text.template_process import TemplateProcess
 from service.text.thinking import CLOSING
+from service.text.tools import harmony
 from service.text.tools.format import ToolFormat
 from service.text.tools.registry import format_of
 
@@ -121,6 +122,11 @@ class ChatTemplate:
     def has_thinking(self) -> bool:
         """Whether the model writes its thinking between tags before an answer."""
         return any(CLOSING in template.source for template in (self, *self._variants.values()))
+
+    @cached_property
+    def is_harmony(self) -> bool:
+        """Whether the model answers in gpt-oss's messages with channels."""
+        return harmony.FORMAT.is_of(self.source)
 
     @cached_property
     def variables(self) -> frozenset[str]:

@@ -134,10 +134,11 @@ class ChatThinking:
     is_open: bool  # the prompt has the opening tag
     is_over: bool  # the prompt has the closing tag, or the beginning of the answer
     is_held: bool  # a grammar constrains the answer
+    keeps_space: bool = False  # and its text may begin with white space
 
     def parser(self) -> ThinkingParser:
         """Return a parser of one answer."""
-        return ThinkingParser(is_open=self.is_open, keeps_space=self.is_held)
+        return ThinkingParser(is_open=self.is_open, keeps_space=self.keeps_space)
 
 
 def _held(thought: str) -> int:

@@ -92,12 +92,20 @@ async def test_an_answer_that_a_grammar_holds_from_its_beginning_is_not_thinking
 @pytest.mark.parametrize("template", ["open", "closed"])
 async def test_a_grammar_holds_what_follows_the_thinking(template):
     tokenizer = with_tags()
-    text = "Hm.\n</think>\n {}" if template == "open" else "<think>Hm.\n</think>\n {}"
+    text = "Hm.\n</think>\n\n{}" if template == "open" else "<think>Hm.\n</think>\n\n{}"
     service = service_of("", template, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size)
     service.engine.script[:0] = tokenizer.encode(text, add_special_tokens=False)
     message = await message_of(service, **JSON)
-    assert (message["reasoning"], message["content"]) == ("Hm.", "\n {}")  # the grammar has chosen the white space
+    assert (message["reasoning"], message["content"]) == ("Hm.", "{}")
     assert is_closing_allowed(service) == (template == "open")
+
+
+async def test_white_space_that_a_pattern_holds_is_content():
+    tokenizer = with_tags()
+    service = service_of("", tokenizer=tokenizer, vocab_size=tokenizer.vocab_size)
+    service.engine.script[:0] = tokenizer.encode("<think>Hm.</think>\n\nyes", add_special_tokens=False)
+    message = await message_of(service, structured_outputs={"regex": "\\s*yes"})
+    assert (message["reasoning"], message["content"]) == ("Hm.", "\n\nyes")
 
 
 @pytest.mark.parametrize("fields", [CONTINUED, {}], ids=["continued", "new"])

@@ -13,14 +13,14 @@ from service.api.http.call import Call
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.generation import GenerationRequest
 from service.api.schema.structured import ResponseFormat, StructuredOutputs
-from service.api.schema.template import TemplateFields
 from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
 from service.api.served import ServedModel
 from service.errors import BodyTooLaborious, InvalidParameter
-from service.text.answer_reader import AnswerReader
+from service.text import harmony
+from service.text.answer_reader import AnswerReader, Reader
 from service.text.bad_words import BadWords
 from service.text.grammar import definition
-from service.text.grammar.behind_thinking import GrammarBehindThinking
+from service.text.grammar.behind_thinking import GrammarBehindThinking, space_tokens
 from service.text.grammar.compiler import GrammarCompiler, text_of
 from service.text.grammar.definition import GrammarDefinition
 from service.text.grammar.matcher import Grammar
@@ -28,6 +28,7 @@ from service.text.prompt_model import PromptModel
 from service.text.thinking import CLOSING, OPENING, ChatThinking, ThinkingTags
 from service.text.tools.format import ToolFormat
 from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
+from service.text.tools.harmony import FORMAT as HARMONY
 from service.text.tools.parameters import parameters_of
 from service.text.tools.parser import CallParser
 from service.worker.process import limit_rest
@@ -126,7 +127,8 @@ class ToolUse:
         Raises:
             InvalidParameter: the schema of a tool cannot be enforced.
         """
-        if answer is not None and not self.is_required and not self.tool_format.opening:
+        is_harmony = self.tool_format is HARMONY
+        if answer is not None and not (self.is_required or self.tool_format.opening or is_harmony):
             field = answer.param.partition(".")[0]
             message = (
                 f"'{field}' contradicts 'tools': this model's calls begin like JSON answers. "
@@ -144,6 +146,8 @@ class ToolUse:
             None if answer is None or self.is_required else answer.part,
         )
         tokenizer = compiler.tokenizer
+        if is_harmony:
+            return harmony.grammar(rules, tokenizer)
         other_ids = {i for i in tokenizer.special_ids - compiler.end_ids if i < compiler.vocab_size}
         return tool_grammar(self.tool_format, rules, tokenizer, other_ids)
 
@@ -154,7 +158,9 @@ class AnswerRules:
 
     constraint: Grammar | GrammarBehindThinking | BadWords | None = None  # None: any text
     use: ToolUse | None = None  # None: no calls
-    thinking: ChatThinking | None = None  # None: no thinking
+    thinking: ChatThinking | None = None  # None: none between tags
+    is_harmony: bool = False  # whether answers are messages with channels
+    is_begun: bool = False  # whether the prompt ends within the content
     shown_ids: frozenset[int] = frozenset()  # special tokens that the text must show, to be read and taken out again
     text_grammar: Grammar | None = None  # of the content; None for any
     text_names: Mapping[str, Set[str]] = MappingProxyType({})  # the parameters written as text, by function
@@ -162,10 +168,12 @@ class AnswerRules:
     @property
     def reads_parts(self) -> bool:
         """Whether an answer may have other parts than content."""
-        return self.use is not None or self.thinking is not None
+        return self.use is not None or self.thinking is not None or self.is_harmony
 
-    def reader(self) -> AnswerReader:
+    def reader(self) -> Reader:
         """Return what splits one answer into its parts."""
+        if self.is_harmony:
+            return harmony.HarmonyReader(has_calls=self.use is not None, is_begun=self.is_begun)
         return AnswerReader(
             None if self.thinking is None else self.thinking.parser(),
             None if self.use is None else CallParser(self.use.tool_format, self.text_names),
@@ -187,17 +195,23 @@ async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest
     """
     use = _tool_use(body, model) if body.may_call_tools else None
     is_held = body.has_grammar or (use is not None and use.is_required)
-    thinking = _chat_thinking(prompt_end, body, model, is_held=is_held) if model.has_thinking else None
+    is_harmony = model.chat_template is not None and model.chat_template.is_harmony
+    has_tags = model.has_thinking and not is_harmony
+    thinking = _chat_thinking(prompt_end, body, model, is_held=is_held) if has_tags else None
     tags = None if thinking is None else thinking.tags
     shown_ids = frozenset(tags or ()) & model.tokenizer.special_ids
     constraint, text_names = await _constraint(call, model, body, use)
     text_grammar = constraint if body.has_grammar and isinstance(constraint, Grammar) else None
-    if use is not None:
+    if is_harmony:
+        shown_ids = frozenset(harmony.mark_ids(model.tokenizer).values()) & model.tokenizer.special_ids
+    elif use is not None:
         shown_ids |= frozenset(special_markers(use.tool_format, model.tokenizer).values())
     if thinking is not None and tags is not None and not thinking.is_over and isinstance(constraint, Grammar):
         may_end = not thinking.is_held
-        constraint = GrammarBehindThinking(constraint, tags, is_open=thinking.is_open, may_end=may_end)
-    return AnswerRules(constraint, use, thinking, shown_ids, text_grammar, text_names)
+        space_ids = frozenset[int]() if thinking.keeps_space else space_tokens(model.tokenizer)
+        constraint = GrammarBehindThinking(constraint, tags, thinking.is_open, may_end, space_ids)
+    is_begun = body.continue_final_message
+    return AnswerRules(constraint, use, thinking, is_harmony, is_begun, shown_ids, text_grammar, text_names)
 
 
 async def completion_rules(call: Call, model: ServedModel, body: GenerationRequest) -> AnswerRules:
@@ -355,7 +369,7 @@ def _tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None
 
 
 def _chat_thinking(
-    prompt_end: str, fields: TemplateFields, model: ServedModel, *, is_held: bool
+    prompt_end: str, fields: ChatCompletionRequest, model: ServedModel, *, is_held: bool
 ) -> ChatThinking | None:
     """Return the thinking of a chat; None if its answers have none.
 
@@ -370,7 +384,9 @@ def _chat_thinking(
     is_over = prompt_end.endswith(CLOSING) or fields.continue_final_message
     if is_held and (tags is None or is_over):
         return None
-    return ChatThinking(tags, prompt_end.endswith(OPENING), is_over, is_held)
+    # Calls and JSON begin behind the blank line that models write there; a pattern may hold the space itself.
+    keeps_space = fields.structured_outputs is not None and fields.structured_outputs.json_ is None
+    return ChatThinking(tags, prompt_end.endswith(OPENING), is_over, is_held, keeps_space)
 
 
 def _check_options(body: GenerationRequest, model: ServedModel) -> None:

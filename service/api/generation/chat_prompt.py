@@ -22,6 +22,7 @@ from service.api.schema.tools import Tool
 from service.api.schema.wire import checked
 from service.errors import ContextLengthExceeded, InvalidParameter, MissingParameter, UnsupportedParameter
 from service.text.chat_template import ChatTemplate, marked
+from service.text.harmony import one_call_a_message
 from service.text.prompt_model import PromptModel
 
 END_CHARS = 64
@@ -408,7 +409,8 @@ def _turns(messages: Sequence[Message], template: ChatTemplate) -> list[dict[str
         turns[0]["role"] = "developer"
     if template.reads_parts_alone:
         turns = [turn | {"content": _as_parts(turn.get("content", ""))} for turn in turns]
-    return _with_known_arguments(turns, template)
+    turns = _with_known_arguments(turns, template)
+    return one_call_a_message(turns) if template.is_harmony else turns
 
 
 def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplate) -> list[dict[str, Any]]:

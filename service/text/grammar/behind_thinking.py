@@ -2,6 +2,9 @@
 
 prompt … <think>      thinking </think> text of the grammar
 prompt …              <think> thinking </think> text of the grammar, or text of the grammar at once
+
+Behind the closing tag a model writes the blank line that its template writes there. Where white space is no part of the
+answer, the grammar begins behind it.
 """
 
 from collections.abc import Set
@@ -13,6 +16,13 @@ from jaxtyping import UInt
 from service.engine.token_mask import allow, exclude
 from service.text.grammar.matcher import Grammar, GrammarMatcher
 from service.text.thinking import ThinkingTags
+from service.text.tokenizer import Tokenizer
+
+
+def space_tokens(tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the tokens that are the ends of one line or two."""
+    found = (tokenizer.encode(text, add_special_tokens=False) for text in ("\n", "\n\n"))
+    return frozenset(ids[0] for ids in found if len(ids) == 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +33,38 @@ class GrammarBehindThinking:
     tags: ThinkingTags
     is_open: bool  # the prompt has the opening tag already
     may_end: bool  # a text may end while it thinks; otherwise it ends where the grammar does
+    space_ids: frozenset[int] = frozenset()  # tokens that may come once between the closing tag and the grammar's text
 
     def matcher(self, stop_ids: Set[int]) -> "MatcherBehindThinking":
         """Return the beginning of a text, in microseconds; tokens of `stop_ids`, at least one, end it."""
         held_back = frozenset[int]() if self.may_end else frozenset(stop_ids)
-        return MatcherBehindThinking(self.grammar.matcher(stop_ids), self.tags, held_back, is_open=self.is_open)
+        answer = self.grammar.matcher(stop_ids)
+        return MatcherBehindThinking(answer, self.tags, held_back, self.space_ids, is_open=self.is_open)
 
 
 class MatcherBehindThinking:
     """Holds one sequence to a grammar from its closing tag on; an engine's `Constraint`."""
 
-    def __init__(self, answer: GrammarMatcher, tags: ThinkingTags, held_back_ids: Set[int], *, is_open: bool) -> None:
+    def __init__(
+        self,
+        answer: GrammarMatcher,
+        tags: ThinkingTags,
+        held_back_ids: Set[int],
+        space_ids: Set[int] = frozenset(),
+        *,
+        is_open: bool,
+    ) -> None:
         """Begin a text.
 
         Args:
             answer: holds what follows the thinking.
             tags: the tokens around the thinking.
             held_back_ids: tokens that must not come within the thinking.
+            space_ids: tokens of which one may come behind the closing tag.
             is_open: whether the text begins within the thinking; otherwise its first token decides.
         """
         self._answer, self._tags, self._held_back_ids = answer, tags, held_back_ids
+        self._space_ids, self._may_have_space = space_ids, False
         self._is_thinking = is_open
         self._may_begin_thinking = not is_open
 
@@ -64,6 +86,8 @@ class MatcherBehindThinking:
         self._answer.fill_mask(words)
         if self._may_begin_thinking:
             allow(words, [self._tags.opening_id])
+        if self._may_have_space:
+            allow(words, self._space_ids)
 
     def accept(self, token_id: int) -> None:
         """Advance by the token that was sampled.
@@ -73,8 +97,12 @@ class MatcherBehindThinking:
         """
         if self._is_thinking:
             self._is_thinking = token_id != self._tags.closing_id
+            self._may_have_space = not self._is_thinking
         elif self._may_begin_thinking and token_id == self._tags.opening_id:
             self._is_thinking = True
+        elif self._may_have_space and token_id in self._space_ids:
+            self._may_have_space = False
         else:
+            self._may_have_space = False
             self._answer.accept(token_id)
         self._may_begin_thinking = False

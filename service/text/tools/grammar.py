@@ -112,7 +112,9 @@ class _Writer:
         else:
             more = f" ({self._literal(form.between)} body)*"
         first = f"/ ?/ {self._literal(form.first)}" if form.first else ""
-        return f"{first} body{more if self._rules.allows_several else ''} {self._literal(form.last)}"
+        # A model that ends its last line is not made to call again.
+        last = self._literal(form.last) or (_LINE_END if form.closing else "")
+        return f"{first} body{more if self._rules.allows_several else ''} {last}"
 
     def _body(self) -> str:
         calls = " | ".join(f"call_{index}" for index in range(len(self._rules.tools)))

@@ -64,9 +64,14 @@ class CallParser:
         return parts
 
     def flush(self) -> list[Part]:
-        """Return the text that was held back, at the end of the answer; a call that was cut before its name is text."""
+        """Return the text that was held back, at the end of the answer; of a call cut before its name, nothing.
+
+        Where calls have no opening, what may have begun one is text.
+        """
         if self._read == self._read_arguments and (rest := self._arguments.flush()):
             return [Arguments(self.num_calls - 1, rest)]
+        if self._format.opening and self._opened:
+            return []
         held = self._opened + "".join(self._spaces) + self._text
         if self.num_calls and not (self._read == self._read_head and self.is_inside_call):
             held = ""

@@ -1,10 +1,11 @@
 """The known formats of tool calls, found by TOOL_CALL_PARSER and from a checkpoint's chat template."""
 
-from service.text.tools import deepseek, hermes, llama3_json, mistral, plain_json, qwen3_coder
+from service.text.tools import deepseek, harmony, hermes, llama3_json, mistral, plain_json, qwen3_coder
 from service.text.tools.format import ToolFormat
 
 # Of several that fit a template, the first.
 FORMATS: tuple[ToolFormat, ...] = (
+    harmony.FORMAT,
     deepseek.V3_FORMAT,
     deepseek.V31_FORMAT,
     mistral.ARGS_FORMAT,

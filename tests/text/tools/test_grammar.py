@@ -112,6 +112,15 @@ def test_several_calls_need_leave(form):
         matcher_of(form, ONE, two)
 
 
+@pytest.mark.parametrize("form", [hermes.FORMAT, qwen3_coder.FORMAT], ids=lambda form: form.name)
+@pytest.mark.parametrize("rules", [REQUIRED, ONE], ids=["several", "one"])
+def test_the_line_of_the_last_call_may_end(form, rules):
+    one = TWO_CALLS[form.name].replace(ARGUMENTS, ONE_ARGUMENT).replace(ELEMENTS, ONE_ELEMENT)
+    one = one[: one.index("</tool_call>") + len("</tool_call>")]
+    assert can_end(matcher_of(form, rules, one))
+    assert can_end(matcher_of(form, rules, one + "\n"))
+
+
 @ids
 def test_without_a_call_any_text_may_come_and_end_anywhere(form):
     matcher = matcher_of(form, AUTO, "Hello world, {how} are [you] <|turn|>today?")

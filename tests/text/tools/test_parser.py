@@ -89,7 +89,7 @@ def test_text_beside_calls_is_content_unless_it_is_blank(form, text, parts):
 @pytest.mark.parametrize(
     ("form", "text", "parts", "is_inside_call"),
     [
-        (hermes.FORMAT, '<tool_call>{"na', [Content('<tool_call>{"na')], True),
+        (hermes.FORMAT, '<tool_call>{"na', [], True),
         (hermes.FORMAT, "a <tool", [Content("a <tool")], False),
         (hermes.FORMAT, '<tool_call>{"name": "f", "arguments": {"a', [CallStart(0, "f"), Arguments(0, '{"a')], True),
         (llama3_json.FORMAT, '{"name": "f", "parameters": {}}', [CallStart(0, "f"), Arguments(0, "{}")], False),
