@@ -82,13 +82,15 @@ def class_of(folder: Path, uri: str, config: Mapping[str, Any]) -> TokenizerClas
 
 
 def class_names(folder: Path, uri: str, config: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the special tokens that a class of tokenizers has if no file names them; none of an unknown class."""
-    stated = read_json(folder, CONFIG, uri).get("tokenizer_class") or config.get("tokenizer_class")
-    if config.get("model_type") in AS_IN_FILE:
+    """Return the special tokens of the class that a tokenizer.json's folder states, of those that the file has."""
+    files = read_json(folder, CONFIG, uri)
+    stated = files.get("tokenizer_class")
+    if not isinstance(stated, str) or config.get("model_type") in AS_IN_FILE:
         return {}
-    if not isinstance(stated, str):
-        return CLASSES.get(config.get("model_type") or "", _UNNAMED).names
-    return CLASSES.get(re.sub(r"Tokenizer(Fast)?$", "", stated), _UNNAMED).names
+    names = CLASSES.get(re.sub(r"Tokenizer(Fast)?$", "", stated), _UNNAMED).names
+    unnamed = {name: token for name, token in names.items() if name not in files}
+    content = (folder / "tokenizer.json").read_bytes() if unnamed else b""
+    return {name: token for name, token in unnamed.items() if f'"{token}"'.encode() in content}
 
 
 def own_names(folder: Path, uri: str, config: Mapping[str, Any]) -> Mapping[str, str]:
