@@ -14,6 +14,7 @@ formats. It reads the others only by their names.
 """
 
 import logging
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -62,6 +63,7 @@ def _of_index(
     weight_map = parse_json_object(source.uri, index.name, source.read(index)).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise MalformedCheckpoint(source.uri, index.name, "has no weight_map of names.")
+    weight_map = {tensor: posixpath.normpath(name) for tensor, name in weight_map.items()}
     names, present = set(weight_map.values()), {info.name for info in weights}
     if not names:
         raise MalformedCheckpoint(source.uri, index.name, "names no file: its weight_map is empty.")

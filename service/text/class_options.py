@@ -2,7 +2,7 @@
 
 Source: transformers' models/auto/tokenization_auto.py (MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS, and those of
 TOKENIZER_MAPPING_NAMES without a class of their own), models/llama/tokenization_llama.py,
-models/bert/tokenization_bert.py
+models/bert/tokenization_bert.py, models/gpt2/tokenization_gpt2.py, models/xlm_roberta/tokenization_xlm_roberta.py
 """
 
 import re
@@ -25,12 +25,20 @@ BERT_OPTIONS = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
+# Classes that put a space before texts as `add_prefix_space` says, and whether they do where it is not there.
+# Source: transformers' models/*/tokenization_*.py (each class's `__init__`)
+SPACES = {
+    **dict.fromkeys(("GPT2", "CodeGen", "Cohere", "Deberta", "GPTNeoX", "Qwen2", "Whisper"), False),
+    **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), False),
+    **dict.fromkeys(("XLMRoberta", "Camembert"), True),
+}
 
 
 class ClassOptions(NamedTuple):
     """What counts before tokenizer.json; nothing of it where the class is another, or states nothing."""
 
     prepend: str | None = None  # where Llama's class puts a space before texts: `first`, `always`, `never`
+    has_space: bool | None = None  # whether the other classes put a space before texts
     bert: tuple[tuple[str, bool], ...] = ()  # options of BERT's normalizer
 
     @classmethod
@@ -46,6 +54,9 @@ class ClassOptions(NamedTuple):
             return cls(prepend="never" if not has_space else "always" if is_legacy else "first")
         if name in ("PreTrained", "TokenizersBackend"):
             return cls()
+        if name in SPACES:
+            stated_space = files.get("add_prefix_space")
+            return cls(has_space=SPACES[name] if stated_space is None else bool(stated_space))
         options = {inner: files.get(outer) for outer, inner in BERT_OPTIONS.items()}
         return cls(bert=tuple((inner, value) for inner, value in options.items() if isinstance(value, bool)))
 
@@ -55,12 +66,29 @@ class ClassOptions(NamedTuple):
             for name, value in self.bert:
                 setattr(normalizer, name, value)
             backend.normalizer = normalizer
+        if self.has_space is not None:
+            _put_space(backend, has_space=self.has_space)
         if self.prepend is None or not _is_sentencepiece(backend):
             return
         backend.normalizer = None
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=self.prepend, split=False)
         steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
         backend.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if self.prepend != "never" else [])])
+
+
+def _put_space(backend: Tokenizer, *, has_space: bool) -> None:
+    """Have a tokenizer put a space before texts, or none."""
+    splitter = backend.pre_tokenizer
+    for part in splitter if isinstance(splitter, pre_tokenizers.Sequence) else (splitter,):
+        if isinstance(part, pre_tokenizers.ByteLevel):
+            part.add_prefix_space = has_space
+        elif isinstance(part, pre_tokenizers.Metaspace):
+            part.prepend_scheme = "always" if has_space else "never"
+    if splitter is not None:
+        backend.pre_tokenizer = splitter
+    if isinstance(decoder := backend.decoder, decoders.Metaspace):
+        decoder.prepend_scheme = "always" if has_space else "never"
+        backend.decoder = decoder
 
 
 def _is_sentencepiece(backend: Tokenizer) -> bool:

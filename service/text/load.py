@@ -229,11 +229,10 @@ def _missing_tokenizer_message(folder: Path) -> str:
 
 def special_tokens_of(folder: Path, uri: str, config: Mapping[str, Any] = MappingProxyType({})) -> SpecialTokens:
     """Return the tokens that a checkpoint names and adds; raises as `read_special_tokens`."""
-    if (folder / "tokenizer.json").is_file():
-        return read_special_tokens(folder, uri)
-    from service.text.own_vocabulary import own_names  # which hardly any start needs
+    from service.text.own_vocabulary import class_names, own_names
 
-    return read_special_tokens(folder, uri, own_names(folder, uri, config))
+    has_file = (folder / "tokenizer.json").is_file()
+    return read_special_tokens(folder, uri, (class_names if has_file else own_names)(folder, uri, config))
 
 
 def _num_rows(config: Mapping[str, Any]) -> int | None:

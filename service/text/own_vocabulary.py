@@ -53,6 +53,7 @@ _GEMMA = TokenizerClass(
     {"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"},
     pieces=gemma,
 )
+_UNNAMED = TokenizerClass({})
 # By the name of transformers' class, without `Tokenizer` and `Fast`, and by the `model_type` of a config.json.
 CLASSES = {
     **dict.fromkeys(("Llama", "llama"), _LLAMA),
@@ -66,7 +67,7 @@ CLASSES = {
     **dict.fromkeys(("MPNet", "mpnet"), _MPNET),
     **dict.fromkeys(("Deberta", "deberta"), _DEBERTA),
     **dict.fromkeys(("Qwen2", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen2_vl", "qwen3_vl"), _QWEN),
-    **dict.fromkeys(("GPT2", "CodeGen", "Whisper"), _GPT2),
+    **dict.fromkeys(("GPT2", "CodeGen", "GPTNeoX", "Whisper"), _GPT2),
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "whisper", "opt", "phi", "starcoder2"), _GPT2),
 }
 
@@ -78,6 +79,18 @@ def class_of(folder: Path, uri: str, config: Mapping[str, Any]) -> TokenizerClas
         return CLASSES.get(config["model_type"])
     by_name = CLASSES.get(re.sub(r"Tokenizer(Fast)?$", "", stated)) if isinstance(stated, str) else None
     return by_name or CLASSES.get(config.get("model_type") or "")
+
+
+def class_names(folder: Path, uri: str, config: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the special tokens of the class that a tokenizer.json's folder states, of those that the file has."""
+    files = read_json(folder, CONFIG, uri)
+    stated = files.get("tokenizer_class")
+    if not isinstance(stated, str) or config.get("model_type") in AS_IN_FILE:
+        return {}
+    names = CLASSES.get(re.sub(r"Tokenizer(Fast)?$", "", stated), _UNNAMED).names
+    unnamed = {name: token for name, token in names.items() if name not in files}
+    content = (folder / "tokenizer.json").read_bytes() if unnamed else b""
+    return {name: token for name, token in unnamed.items() if f'"{token}"'.encode() in content}
 
 
 def own_names(folder: Path, uri: str, config: Mapping[str, Any]) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 EXTRA, OLD_EXTRA = "extra_special_tokens", "additional_special_tokens"
+OF_MODEL = "model_specific_special_tokens"  # of transformers 5, by names such as `image_token`
 
 
 class SpecialTokens(NamedTuple):
@@ -67,14 +68,19 @@ def read_special_tokens(folder: Path, uri: str, defaults: Mapping[str, str] | No
     """
     stated: dict[str, Any] = {**(defaults or {}), **read_json(folder, CONFIG, uri)}
     extra = stated.get(EXTRA) or stated.get(OLD_EXTRA)
+    of_model = stated.get(OF_MODEL) or {}
     older = read_json(folder, MAP, uri)
     added, stated_ids = _added_tokens(uri, stated)
     if "added_tokens_decoder" not in stated:
-        extra = older.get(EXTRA) or older.get(OLD_EXTRA) or extra
+        extra = _joined(extra, older.get(EXTRA)) or older.get(OLD_EXTRA)
         stated |= older
-        added, stated_ids = _older_added_tokens(folder, uri, _contents([stated.get(name) for name in NAMES]))
+        others = extra if isinstance(extra, list) else []
+        special = _contents([*(stated.get(name) for name in NAMES), *others])
+        added, stated_ids = _older_added_tokens(folder, uri, special)
+    for named_by_model in (of_model, extra):
+        if isinstance(named_by_model, dict):
+            stated |= {name: token for name, token in named_by_model.items() if name not in NAMES}
     if isinstance(extra, dict):
-        stated |= {name: token for name, token in extra.items() if name not in NAMES}
         extra = ()
     known = {token.content: token for token in added}
     named = {
@@ -89,6 +95,14 @@ def read_special_tokens(folder: Path, uri: str, defaults: Mapping[str, str] | No
     return SpecialTokens(
         names, added, [*named.values(), *extras], stated_ids, stated.get("split_special_tokens") is True
     )
+
+
+def _joined(extra: Any, older: Any) -> Any:
+    """Return the further tokens of a configuration, and after them those of an older file that are new."""
+    if not isinstance(extra, list) or not isinstance(older, list):
+        return extra or older
+    known = _contents(extra)
+    return [*extra, *(token for token in older if _content(token) not in known)]
 
 
 def _added_tokens(uri: str, config: Mapping[str, Any]) -> tuple[list[AddedToken], dict[str, int]]:

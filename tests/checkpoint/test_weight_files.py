@@ -65,6 +65,11 @@ def test_an_index_whose_files_are_not_all_there_says_which_are(snapshot: Path):
         located(snapshot)
 
 
+def test_an_index_may_write_its_files_as_paths(snapshot: Path):
+    write_index(snapshot, {name: f"./{file}" for name, file in split(snapshot).items()})
+    assert sorted(located(snapshot).weight_files) == list(SHARDS)
+
+
 def test_an_index_that_names_half_of_the_files_is_refused(snapshot: Path):
     weight_map = split(snapshot)
     write_index(snapshot, {name: file for name, file in weight_map.items() if file == SHARDS[0]})

@@ -40,7 +40,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": _case("mistral_window", rope_theta=321.0),
     "mixtral": _case("mixtral", rope_theta=321.0),
     "olmo2": _case("olmo2", rope_theta=321.0, attention_bias=True),
-    "olmo3": _case("olmo3", rope_theta=321.0),
+    "olmo3": _case("olmo3", rope_theta=500_000.0),
     "phi3": _case("phi3_longrope"),
     "qwen2": _case("qwen2_window_layers", rope_theta=321.0),
     "qwen3": _case("qwen3", rope_theta=321.0, attention_bias=True, **_YARN),
@@ -57,6 +57,17 @@ def tied(values: dict[str, Any], *, is_tied: bool) -> dict[str, Any]:
     if "text_config" in values:
         changed["text_config"] = {**values["text_config"], "tie_word_embeddings": is_tied}
     return changed
+
+
+def of_age(values: dict[str, Any], release: str) -> dict[str, Any]:
+    """Return a configuration without what a release does not know, or does otherwise than all later ones.
+
+    4.40 has windows that are one token longer, and Llama without biases in its feed-forward.
+    """
+    if release != "4.40":
+        return values
+    later = {"use_sliding_window": False, "sliding_window": None} if "sliding_window" in values else {}
+    return {key: value for key, value in {**values, **later}.items() if key != "mlp_bias"}
 
 
 CASES = {

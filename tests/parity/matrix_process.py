@@ -102,7 +102,8 @@ def lightning(model: torch.nn.Module, folder: Path) -> None:
 
 def bare(model: torch.nn.Module, folder: Path) -> None:
     """Write the tensors of the model without its head, under the names that they have there."""
-    inner = getattr(model, getattr(model, "base_model_prefix", "") or "model")
+    prefix = getattr(model, "base_model_prefix", "")  # which in Gemma 3's class of 4.57 is no module's name
+    inner = getattr(model, prefix if hasattr(model, prefix or "-") else "model")
     named(model, folder, inner.state_dict())
 
 

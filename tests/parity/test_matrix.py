@@ -22,7 +22,7 @@ from service.models.description import DecoderConfig
 from service.models.registry import read_config
 from service.observability.progress import Progress
 from service.storage.local import LocalSource
-from tests.parity.matrix_cases import CASES
+from tests.parity.matrix_cases import CASES, of_age
 from tests.parity.test_newest_transformers import PYTHON
 from tests.parity.test_reference_logits import logits_by_chunk
 from tests.served import DEMO
@@ -49,7 +49,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if not python.exists():
         pytest.skip(f"no transformers {request.param} with torch in {python}; make test-all installs it")
     folder = tmp_path_factory.mktemp("matrix")
-    (folder / "cases.json").write_text(json.dumps(CASES))
+    cases = {name: of_age(values, request.param) for name, values in CASES.items()}
+    (folder / "cases.json").write_text(json.dumps(cases))
     command = [str(python), str(SCRIPT), str(folder / "cases.json"), str(folder / request.param)]
     subprocess.run(command, check=True, capture_output=True, timeout=3000)
     return folder / request.param

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -58,6 +59,28 @@ def test_two_thousand_strings_are_encoded_and_decoded_as_by_transformers(folder,
     if expected["shown"] is not None:
         shown = [tokenizer.backend.decode(ids, skip_special_tokens=False) for ids in bare]
         assert digest(shown) == expected["shown"]
+
+
+def test_what_a_configuration_changes_changes_as_in_transformers(folder, tmp_path_factory):
+    given = json.loads(ARCHIVE.with_name("tokenizer_options.json").read_text())
+    wrong = []
+    for case in given["cases"]:
+        changed = tmp_path_factory.mktemp("changed") / case["name"]
+        shutil.copytree(folder / case["name"], changed)
+        write(changed, *case["change"])
+        tokenizer = load(changed)
+        ids = [[tokenizer.encode(text, add_special_tokens=adds) for text in given["texts"]] for adds in (False, True)]
+        shown = [tokenizer.backend.decode(bare, skip_special_tokens=True) for bare in ids[0]]
+        if (ids, shown, tokenizer.special_tokens.get("eos_token")) != (case["ids"], case["shown"], case["end"]):
+            wrong.append((case["name"], *case["change"]))
+    assert not wrong
+
+
+def write(folder, file, key, value):
+    path = folder / file
+    values = json.loads(path.read_text()) if path.exists() else {}
+    values.pop(key, None)
+    path.write_text(json.dumps(values if value is None else {**values, key: value}))
 
 
 def digest(value):

@@ -26,7 +26,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
         gemma_attention(
             config,
             scale=config.number("query_pre_attn_scalar") ** -0.5,
-            soft_cap=config.optional_number("attn_logit_softcapping"),
+            soft_cap=None,  # transformers reads attn_logit_softcapping, and never applies it
             qk_norm=gemma_norm(config),
             rotation=None,
         ),
