@@ -70,7 +70,7 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
     for planned in decodes:
         slot = planned.slot
         inputs.starts[slot], inputs.num_tokens[slot], inputs.places[slot] = planned.start, 1, slot
-        _pack_pages(inputs, slot, planned)
+        _pack_pages(inputs, slot, planned, planned.start, shapes)
         if inputs.adapters is not None:
             inputs.adapters[slot] = planned.sequence.adapter_slot
     if any(planned.rows for planned in prompts):
@@ -112,7 +112,7 @@ def _pack_rows(
     for row, (planned, start, end) in enumerate(rows):
         inputs.row_starts[row], inputs.row_tokens[row] = start, end - start
         inputs.token_ids[row, : end - start] = planned.token_ids[start - planned.start : end - planned.start]
-        _pack_pages(inputs, bucket.num_seqs + row, planned)
+        _pack_pages(inputs, bucket.num_seqs + row, planned, start, shapes)
         if inputs.media_rows is not None and shapes.media is not None:
             inputs.media_rows[row, : end - start] = _numbers_of_rows(planned, start, end, shapes.media.place_rows)
         if inputs.row_adapters is not None:
@@ -121,11 +121,22 @@ def _pack_rows(
             inputs.places[planned.slot] = bucket.num_seqs + row * shapes.row_tokens + end - start - 1
 
 
-def _pack_pages(inputs: StepInputs, row: int, planned: PlannedSequence) -> None:
+def _pack_pages(inputs: StepInputs, row: int, planned: PlannedSequence, start: int, shapes: EngineShapes) -> None:
+    """Lay out the pages of a sequence whose token, or first token of a row, is at position `start`."""
     sequence = planned.sequence
     inputs.page_table[row, : len(sequence.pages)] = sequence.pages
     if inputs.memory_table is not None and sequence.memory is not None:
         inputs.memory_table[row] = sequence.memory.pages
+    for shape, held in zip(shapes.windows, sequence.windows, strict=True):
+        assert inputs.windows is not None
+        base = shape.first_needed(start) // shape.table_align * shape.table_align
+        skipped = base // shapes.page_size - held.first
+        # Behind the window, in place of pages that were given up, is one that the sequence still holds: kernels that
+        # read it mask it.
+        pages = held.pages[skipped:] if skipped >= 0 else [*held.pages[:1] * -skipped, *held.pages]
+        pages = pages[: shape.table_pages]
+        table = inputs.windows[shape.window][row]
+        table[0], table[1 : 1 + len(pages)] = base, pages
 
 
 def _numbers_of_rows(planned: PlannedSequence, start: int, end: int, place_rows: int) -> Int[np.ndarray, " token"]:

@@ -187,7 +187,7 @@ class Measurements:
         load.num_running, load.num_waiting = scheduler.num_running, scheduler.num_waiting
         load.num_slots, load.num_adapter_slots = scheduler.num_slots, scheduler.num_adapter_slots
         load.running_adapters, load.waiting_adapters = scheduler.adapter_names()
-        load.num_used_pages = load.num_pages - scheduler.pages.num_available
+        load.num_used_pages = scheduler.num_used_pages
         if places := scheduler.places.num_pages:
             load.media_usage = 1 - scheduler.places.num_available / places
         load.decode_s = scheduler.decode_s or 0.0

@@ -68,6 +68,34 @@ class RowShapes:
         return next(size for size in self.num_rows if size >= num_rows)
 
 
+def window_pages(window: int, page_size: int) -> int:
+    """Return the most pages that what a token sees of a window lies in."""
+    return -(-(window - 1) // page_size) + 1
+
+
+def step_pages(step_tokens: int, page_size: int) -> int:
+    """Return the most pages that a step's tokens of one prompt lie in."""
+    return -(-step_tokens // page_size) + 1
+
+
+@dataclass(frozen=True)
+class WindowShapes:
+    """The pages of the layers with one sliding window, which are apart: a sequence gives up those behind the window.
+
+    A step's table of such pages begins at a multiple of `table_align` before the window, so that kernels divide a
+    sequence's positions into the same parts as without a window.
+    """
+
+    window: int  # visible positions, including the token's own
+    num_pages: int
+    table_pages: int  # of a sequence, which a step's table has room for
+    table_align: int  # positions
+
+    def first_needed(self, position: int) -> int:
+        """Return the first position that a token at a position sees, or one after it."""
+        return max(position - self.window + 1, 0)
+
+
 @dataclass(frozen=True)
 class EngineShapes:
     """How much can run at once, and the shapes in which it runs."""
@@ -88,18 +116,25 @@ class EngineShapes:
     memory: MemoryShapes | None = None  # of a model that attends to an encoder
     media: RowShapes | None = None  # of a model that takes an encoder's rows for tokens
     adapters: AdapterShapes | None = None  # the slots of adapters; None without any
+    windows: tuple[WindowShapes, ...] = ()  # of layers whose pages are apart
 
     @property
     def facts(self) -> dict[str, Any]:
         """The sizes under the names that `/admin/stats` has for them."""
         sizes = asdict(self)
         del sizes["has_sampling_variants"], sizes["has_whole_steps"], sizes["skips_padding"]
-        return {name: size for name, size in sizes.items() if size is not None}
+        return {name: size for name, size in sizes.items() if size is not None} | {"kv_tokens": self.kv_tokens}
+
+    @property
+    def kv_tokens(self) -> dict[str, int]:
+        """The token positions that the pages of each kind of layers hold."""
+        apart = {f"window_{w.window}": w.num_pages * self.page_size for w in self.windows}
+        return {"full": self.num_pages * self.page_size, **apart}
 
     @property
     def layout(self) -> CacheLayout:
         """How much cache a model lays out."""
-        return CacheLayout(num_pages=self.num_pages, page_size=self.page_size)
+        return CacheLayout(self.num_pages, self.page_size, tuple((w.window, w.num_pages) for w in self.windows))
 
     @property
     def max_pages(self) -> int:

@@ -4,9 +4,18 @@ Plain numbers, so that a warm start needs no model and traces nothing.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.engine.shapes import USUAL_ROW_TOKENS, EngineShapes, MemoryShapes, RowShapes
+from service.engine.shapes import (
+    USUAL_ROW_TOKENS,
+    EngineShapes,
+    MemoryShapes,
+    RowShapes,
+    WindowShapes,
+    step_pages,
+    window_pages,
+)
 from service.errors import DoesNotFit, SettingsError
 from service.models.adapter_arrays import AdapterShapes
 
@@ -19,6 +28,10 @@ COUNT_BITS = 5
 # Small pages waste least at a sequence's end and share most of a prefix; larger ones make page tables shorter.
 PAGE_SIZES = (16, 32, 64, 128, 256)  # token positions
 TABLE_ENTRY_BYTES = 4
+# Every kernel divides the positions of a table into parts whose length this is a multiple of.
+TABLE_ALIGN = 512  # positions
+USUAL_CONTEXT = 8192  # tokens of a sequence, of which as many fit as there are pages of windows for
+WINDOWS_PER_SLOT = 2  # at least: one of a sequence that runs, and one of a sequence that may be found again
 
 
 @dataclass(frozen=True)
@@ -28,7 +41,7 @@ class ModelSize:
     context_len: int  # the model's longest sequence, in tokens
     vocab_size: int
     weights_bytes: int
-    kv_bytes_per_token: int  # keys and values of one token position, all layers
+    kv_bytes_per_token: int  # keys and values of one token position, all layers but those of the windows
     is_host: bool = False  # whether the device is the host's CPU
     skips_padding: bool = False  # whether products cost nothing for padding
     has_whole_steps: bool = False  # whether a decode step is one program
@@ -39,6 +52,7 @@ class ModelSize:
     media: RowShapes | None = None  # of a model that takes an encoder's rows for tokens
     media_bytes: int = 0  # of these rows
     adapters: AdapterShapes | None = None  # whose slots are part of the weights
+    window_bytes_per_token: tuple[tuple[int, int], ...] = ()  # of the layers with each sliding window, of one position
 
 
 def fit_engine(
@@ -103,9 +117,13 @@ def fit_engine(
 
 def engine_bytes(model: ModelSize, shapes: EngineShapes) -> int:
     """Return what an engine of these sizes takes on each device: weights, pages and work space."""
-    page_bytes = model.kv_bytes_per_token * shapes.page_size
+    apart = {w.window: w.num_pages for w in shapes.windows}
+    pages_bytes = shapes.page_size * (
+        shapes.num_pages * model.kv_bytes_per_token
+        + sum(apart.get(window, shapes.num_pages) * size for window, size in model.window_bytes_per_token)
+    )
     work_bytes = _work_bytes(model.vocab_size, shapes.num_slots, shapes.max_prefill_tokens)
-    return model.weights_bytes + model.media_bytes + shapes.num_pages * page_bytes + work_bytes
+    return model.weights_bytes + model.media_bytes + pages_bytes + work_bytes
 
 
 def _fit_pages(
@@ -118,10 +136,30 @@ def _fit_pages(
     max_model_len: int | None,
 ) -> EngineShapes:
     context = max_model_len or model.context_len
-    page_bytes = model.kv_bytes_per_token * page_size
+    row_tokens = _row_tokens(page_size, max_prefill_tokens)
+    step_tokens = max(max_prefill_tokens, row_tokens)
+    # Beyond a few pages, a sequence holds less of a window's pages than of the others.
+    apart = [(w, b) for w, b in model.window_bytes_per_token if w + step_tokens + 2 * page_size < context]
+    page_bytes = page_size * (
+        model.kv_bytes_per_token + sum(b for w, b in model.window_bytes_per_token if (w, b) not in apart)
+    )
     work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
     free_bytes = memory_bytes - model.weights_bytes - model.media_bytes - work_bytes
-    num_pages = max(free_bytes, 0) // page_bytes
+    num_windows = _num_windows(
+        apart,
+        page_bytes=page_bytes,
+        free_bytes=free_bytes,
+        context=context,
+        max_num_seqs=max_num_seqs,
+        page_size=page_size,
+        step_tokens=step_tokens,
+    )
+    most_pages = max_num_seqs * math.ceil(context / page_size)
+    if model.max_positions is not None:
+        most_pages = min(most_pages, model.max_positions // page_size)
+    pages_apart = [min(_pages_apart(w, num_windows, page_size, step_tokens), most_pages) for w, _ in apart]
+    bytes_apart = sum(page_size * b * n for (_, b), n in zip(apart, pages_apart, strict=True))
+    num_pages = max(free_bytes - bytes_apart, 0) // page_bytes if page_bytes else most_pages
     if model.max_positions is not None:
         num_pages = min(num_pages, model.max_positions // page_size)
     shortest = min(context if max_model_len else SMALLEST_CONTEXT, context)
@@ -129,12 +167,13 @@ def _fit_pages(
     fewest_pages = math.ceil(shortest / page_size) + memory_pages
     if num_pages < fewest_pages:
         raise DoesNotFit(
-            needed_bytes=memory_bytes - free_bytes + fewest_pages * page_bytes,
+            needed_bytes=memory_bytes - free_bytes + bytes_apart + fewest_pages * page_bytes,
             available_bytes=memory_bytes,
             remedy="Set MAX_MODEL_LEN or MAX_NUM_SEQS lower, DTYPE to bfloat16, or take more or larger devices.",
         )
     num_pages = max(_round_down(num_pages), fewest_pages)
     context = min(context, (num_pages - memory_pages) * page_size)
+    ahead = model.media.place_rows if model.media is not None and model.media.is_whole else 0
     pages_in_use = max_num_seqs * (math.ceil(context / page_size) + memory_pages)  # more pages would never be used
     return EngineShapes(
         num_slots=max_num_seqs,
@@ -142,15 +181,54 @@ def _fit_pages(
         page_size=page_size,
         max_model_len=context,
         max_prefill_tokens=max_prefill_tokens,
-        row_tokens=_row_tokens(page_size, max_prefill_tokens),
+        row_tokens=row_tokens,
         skips_padding=model.skips_padding,
         has_sampling_variants=not model.is_host,
         has_whole_steps=model.has_whole_steps and model.memory is None and not (model.media and model.media.has_grid),
         memory=model.memory,
         media=model.media,
         adapters=model.adapters,
+        windows=tuple(
+            WindowShapes(w, n, _table_pages(w, row_tokens, ahead, page_size, context), TABLE_ALIGN)
+            for (w, _), n in zip(apart, pages_apart, strict=True)
+        ),
         **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )
+
+
+def _num_windows(
+    apart: Sequence[tuple[int, int]],
+    *,
+    page_bytes: int,
+    free_bytes: int,
+    context: int,
+    max_num_seqs: int,
+    page_size: int,
+    step_tokens: int,
+) -> int:
+    """Return for how many sequences there are pages of windows: as many as fit with all their other pages.
+
+    Those that wait to be found again have some, too.
+    """
+    if not apart:
+        return 0
+    of_step = sum(page_size * b * step_pages(step_tokens, page_size) for _, b in apart)
+    of_window = sum(page_size * b * window_pages(w, page_size) for w, b in apart)
+    whole = page_bytes * math.ceil(min(context, USUAL_CONTEXT) / page_size)
+    fitting = max(free_bytes - of_step, 0) // (whole + of_window)
+    # As many as there are sequences in the most pages of the others that are ever used.
+    most = max_num_seqs * max(WINDOWS_PER_SLOT, math.ceil(context / USUAL_CONTEXT))
+    return max(1, min(_round_down(fitting), most))
+
+
+def _pages_apart(window: int, num_windows: int, page_size: int, step_tokens: int) -> int:
+    """Return the pages of a window: a step computes a prompt's tokens before those behind the window are given up."""
+    return num_windows * window_pages(window, page_size) + step_pages(step_tokens, page_size)
+
+
+def _table_pages(window: int, row_tokens: int, ahead: int, page_size: int, context: int) -> int:
+    """Return the most pages in which the tokens of a row, and what they see, lie, from where a table begins."""
+    return min(math.ceil((window + TABLE_ALIGN + row_tokens + ahead) / page_size), math.ceil(context / page_size))
 
 
 def _row_tokens(page_size: int, max_prefill_tokens: int) -> int:

@@ -9,3 +9,9 @@ class CacheLayout:
 
     num_pages: int
     page_size: int  # token positions of one page
+    windows: tuple[tuple[int, int], ...] = ()  # of layers whose pages are apart, the window and the number of pages
+
+    def of(self, window: int | None) -> "CacheLayout":
+        """Return the layout of the layers with a sliding window, or without one."""
+        apart = dict(self.windows)
+        return CacheLayout(self.num_pages if window is None else apart.get(window, self.num_pages), self.page_size)

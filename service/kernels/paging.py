@@ -92,6 +92,21 @@ class Regions(NamedTuple):
             self.prompts._replace(page_table=page_table[num_decodes:]),
         )
 
+    def in_window(self, table: Int[Array, "seq base_and_page"]) -> "Regions":
+        """Return the same tokens in the pages that a window needs, as if each sequence began at a position of its own.
+
+        Kernels need not know: masks depend on differences of positions alone, and cached keys are rotated already.
+
+        Args:
+            table: of the sequences that decode, then of the rows: the position of the first page, which is a multiple
+                of its size, and the pages.
+        """
+        num_decodes, bases, pages = len(self.decodes.start), table[:, 0], table[:, 1:]
+        return Regions(
+            self.decodes._replace(start=self.decodes.start - bases[:num_decodes], page_table=pages[:num_decodes]),
+            self.prompts._replace(start=self.prompts.start - bases[num_decodes:], page_table=pages[num_decodes:]),
+        )
+
     def of_length(self, length: int) -> "Regions":
         """Return the same tokens, each of which has so many positions before it."""
         return Regions(*(p._replace(start=jnp.where(p.num_tokens > 0, length, 0)) for p in self))

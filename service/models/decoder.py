@@ -122,7 +122,7 @@ class Decoder:
         attentions = (self.config.layers[number].attention for number in group.layers)
         return tuple(
             self._kernel.initial_cache(
-                layout,
+                layout.of(attention.window),
                 num_kv_heads=attention.num_kv_heads,
                 head_dim=attention.head_dim,
                 dtype=self.dtype if self.kv_dtype is None else self.kv_dtype,
@@ -188,7 +188,7 @@ class Decoder:
             if inputs.adapters is not None:
                 of_layer = {key.removeprefix(prefix): value for key, value in parts.items() if key.startswith(prefix)}
                 multiply = replace(step_multiply, adapters=TokenAdapters(inputs.adapters, of_layer))
-            attend = StepAttention(multiply, self._kernel, inputs.regions)
+            attend = StepAttention(multiply, self._kernel, inputs.regions_of(layer.attention.window))
             rope = layer.attention.rotation
             rotation = None if rope is None else inputs.rotation[self.config.rotations.index(rope)]
             x = normalized(hidden, layer.attention_norm, own, "attention_norm")

@@ -391,7 +391,15 @@ class DecoderConfig:
         Args:
             position_bytes: returns the bytes of the keys of one position of a layer, which are those of its values.
         """
-        return 2 * sum(position_bytes(layer.attention) for layer in self.layers)
+        return sum(self.kv_bytes_by_window(position_bytes).values())
+
+    def kv_bytes_by_window(self, position_bytes: Callable[[Attention], int]) -> dict[int | None, int]:
+        """Return the same of the layers with each window, and of those without one."""
+        found: dict[int | None, int] = {}
+        for layer in self.layers:
+            window = layer.attention.window
+            found[window] = found.get(window, 0) + 2 * position_bytes(layer.attention)
+        return found
 
 
 def describe_differences(one: DecoderConfig, other: DecoderConfig) -> dict[str, str]:

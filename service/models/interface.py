@@ -38,6 +38,11 @@ class LayerGroupInputs(NamedTuple):
     memory: Regions | None = None  # the pages of each sequence's encoder output; None for a model without an encoder
     added: Float[Array, "layer token hidden"] | None = None  # to the hidden states after each of the first layers
     adapters: Int[Any, " token"] | None = None  # the slot of each token's adapter, -1 for none; None without slots
+    windows: dict[int, Regions] | None = None  # of layers with a window whose pages are apart; None without any
+
+    def regions_of(self, window: int | None) -> Regions:
+        """Return the positions and pages of the tokens, for layers with a sliding window or without one."""
+        return self.regions if self.windows is None or window is None else self.windows.get(window, self.regions)
 
 
 class Shardings(NamedTuple):

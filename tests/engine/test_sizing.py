@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from service.engine.shapes import RowShapes
-from service.engine.sizing import ModelSize, fit_engine
+from service.engine.shapes import RowShapes, step_pages, window_pages
+from service.engine.sizing import ModelSize, engine_bytes, fit_engine
 from service.errors import DoesNotFit, SettingsError
 
 MODEL = ModelSize(context_len=4096, vocab_size=1000, weights_bytes=1_000_000_000, kv_bytes_per_token=10_000)
@@ -102,3 +102,40 @@ def test_tables_that_no_page_size_makes_small_enough_are_refused_with_both_numbe
         ).page_size
         == 16
     )
+
+
+WINDOW, BY_WINDOW = 1024, 8_000
+WINDOWED = replace(MODEL, context_len=131_072, kv_bytes_per_token=2_000, window_bytes_per_token=((WINDOW, BY_WINDOW),))
+WANTED = {"max_num_seqs": 16, "page_size": 16, "max_prefill_tokens": 512, "max_model_len": None}
+
+
+def sequences_that_fit(shapes, length=8192):
+    """Return how many sequences of a length fit at the same time."""
+    pages = [shapes.num_pages / shapes.pages_for(length)]
+    of_windows = [(w.num_pages - step_pages(512, 16)) / window_pages(w.window, 16) for w in shapes.windows]
+    return int(min(pages + of_windows))
+
+
+@pytest.mark.parametrize("memory_bytes", [1_700_000_000, 2_400_000_000, 6_000_000_000])
+def test_the_pages_of_a_window_leave_room_for_more_sequences_and_stay_within_the_memory(memory_bytes):
+    apart = fit_engine(WINDOWED, memory_bytes=memory_bytes, **WANTED)
+    whole = replace(WINDOWED, kv_bytes_per_token=10_000, window_bytes_per_token=())
+    before = fit_engine(whole, memory_bytes=memory_bytes, **WANTED)
+    assert engine_bytes(WINDOWED, apart) <= memory_bytes
+    assert sequences_that_fit(apart) >= 2.5 * sequences_that_fit(before)
+    assert apart.max_model_len >= before.max_model_len
+    assert apart.kv_tokens == {"full": 16 * apart.num_pages, "window_1024": 16 * apart.windows[0].num_pages}
+
+
+def test_a_model_whose_layers_all_have_a_window_has_room_for_its_context_in_every_slot():
+    model = replace(WINDOWED, kv_bytes_per_token=0)
+    shapes = fit_engine(model, memory_bytes=2_000_000_000, **WANTED)
+    assert (shapes.max_model_len, shapes.num_pages) == (131_072, 16 * 131_072 // 16)
+    assert engine_bytes(model, shapes) <= 2_000_000_000
+
+
+def test_a_window_that_saves_nothing_has_no_pages_apart():
+    model = replace(WINDOWED, context_len=1536)
+    shapes = fit_engine(model, memory_bytes=2_000_000_000, **WANTED)
+    assert shapes.windows == ()
+    assert engine_bytes(model, shapes) <= 2_000_000_000

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.memory_table import DEVICES, MODELS, fitting_shapes
+from scripts.memory_table import DEVICES, GEMMA3, MODELS, fitting_shapes
+from service.engine.shapes import step_pages, window_pages
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,3 +57,18 @@ def test_a_cache_in_8_bits_holds_nearly_twice_the_tokens_where_memory_is_short()
     wide, int8 = (fitting_shapes("Llama 3.1 8B", "4 v5e", 16, kv_dtype) for kv_dtype in ("auto", "int8"))
     assert (wide.page_size, int8.page_size) == (16, 128)
     assert 1.7 < int8.num_pages * int8.page_size / (wide.num_pages * wide.page_size) < 2.1
+
+
+def sequences_that_fit(shapes, length=8192):
+    """Return how many sequences of a length fit at the same time."""
+    size, step = shapes.page_size, step_pages(shapes.max_prefill_tokens, shapes.page_size)
+    of_windows = ((w.num_pages - step) / window_pages(w.window, size) for w in shapes.windows)
+    return min(shapes.num_pages * size / length, *of_windows)
+
+
+def test_windows_let_three_times_as_many_long_sequences_fit(monkeypatch):
+    shape = {"num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 168}
+    model = GEMMA3 | shape | {"hidden_size": 5376, "intermediate_size": 21_504, "num_hidden_layers": 62}
+    monkeypatch.setitem(MODELS, "Gemma 3 27B", model)
+    # With pages for whole sequences in every layer, 7.75 do.
+    assert sequences_that_fit(fitting_shapes("Gemma 3 27B", "RTX PRO 6000", 16)) >= 3.3 * 7.75

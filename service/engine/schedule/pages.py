@@ -14,11 +14,12 @@ salt, so that one tenant cannot find, or time, what another sent.
 import hashlib
 import secrets
 from array import array
-from collections import OrderedDict, abc
+from collections import Counter, OrderedDict, abc
 from collections.abc import Iterable
 
 from service.engine.request import PlacedMedium
 from service.engine.schedule.sequence import Sequence
+from service.engine.shapes import WindowShapes, step_pages, window_pages
 
 KEY_BYTES = 16
 # Random for each process, so that an attacker cannot construct two texts whose keys collide.
@@ -40,6 +41,11 @@ class PagePool:
         self._evictable: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._key_of: dict[int, bytes] = {}
         self._page_of: dict[bytes, int] = {}
+        self._previous: dict[
+            int, bytes
+        ] = {}  # of registered pages that are not a text's first, the key of the one before
+        self._num_next: Counter[bytes] = Counter()  # registered pages that follow the page of a key
+        self._branches: set[int] = set()  # registered pages that lie before a place where texts part
 
     @property
     def num_available(self) -> int:
@@ -68,24 +74,66 @@ class PagePool:
             pages.append(page)
         return pages
 
+    def last_missing(self, keys: abc.Sequence[bytes]) -> int | None:
+        """Return the place of the last key that no page has; None if each has one."""
+        return next((place for place in range(len(keys) - 1, -1, -1) if keys[place] not in self._page_of), None)
+
     def share(self, pages: Iterable[int]) -> None:
         """Hold pages that were found, along with their other holders."""
         for page in pages:
             self._evictable.pop(page, None)
             self._num_holders[page] += 1
 
-    def register(self, page: int, key: bytes) -> None:
-        """Make a held page findable by the key of its content, unless another page has that key already."""
+    def has_next(self, key: bytes) -> bool:
+        """Return whether a page can be found that follows the page of a key."""
+        return self._num_next[key] > 0
+
+    def register(self, page: int, key: bytes, previous: bytes | None = None) -> None:
+        """Make a held page findable by the key of its content, unless another page has that key already.
+
+        Args:
+            page: the page.
+            key: its key.
+            previous: the key of the page before it; None for a text's first.
+        """
         if key in self._page_of:
             return
         assert page not in self._key_of, "a page's content does not change while it is held"
         self._key_of[page], self._page_of[key] = key, page
+        if previous is not None:
+            self._previous[page] = previous
+            self._num_next[previous] += 1
 
     def unregister(self, pages: Iterable[int]) -> None:
         """Make held pages impossible to find."""
         for page in pages:
-            if (key := self._key_of.pop(page, None)) is not None:
-                del self._page_of[key]
+            if page in self._key_of:
+                self._leave_index(page)
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Make the pages of these keys impossible to find, whether they are held or not."""
+        for key in keys:
+            if (page := self._page_of.get(key)) is not None:
+                self._leave_index(page)
+                if page in self._evictable:
+                    del self._evictable[page]
+                    self._free.append(page)
+
+    def give_up(self, page: int) -> None:
+        """Release a page that is of less use to others than those released before: it is the first to be evicted."""
+        self.release([page])
+        if page in self._evictable:
+            self._evictable.move_to_end(page, last=False)
+
+    def release_at_branch(self, page: int) -> None:
+        """Release a page that others will want."""
+        if page in self._key_of:
+            self._branches.add(page)
+        self.release([page])
+
+    def are_at_branch(self, pages: Iterable[int]) -> bool:
+        """Return whether some of the pages were released as those of a branch."""
+        return not self._branches.isdisjoint(pages)
 
     def release(self, pages: list[int]) -> None:
         """Release a sequence's pages, given in the order of positions.
@@ -125,16 +173,40 @@ class PagePool:
 
     def _evict(self) -> int:
         page, _ = self._evictable.popitem(last=False)
-        del self._page_of[self._key_of.pop(page)]
+        self._leave_index(page)
         return page
+
+    def _leave_index(self, page: int) -> None:
+        del self._page_of[self._key_of.pop(page)]
+        self._branches.discard(page)
+        if (previous := self._previous.pop(page, None)) is not None:
+            self._num_next[previous] -= 1
+            if self._num_next[previous] == 0:
+                del self._num_next[previous]
 
 
 class SequencePages:
-    """Connects sequences with the pool."""
+    """Connects sequences with the pools: one of pages for whole sequences, and one for each window.
 
-    def __init__(self, *, num_pages: int, page_size: int) -> None:
+    A sequence holds of a window's pages only those that its next tokens see. Those before are given up as it goes on,
+    and stay findable until they are evicted. A prefix is found if the pages of all of it are, and of each window those
+    that the token after it sees.
+    """
+
+    def __init__(
+        self, *, num_pages: int, page_size: int, windows: abc.Sequence[WindowShapes] = (), step_tokens: int = 0
+    ) -> None:
+        """Make the pools.
+
+        Args:
+            num_pages: for whole sequences.
+            page_size: tokens of a page.
+            windows: the pages of layers with a window.
+            step_tokens: the most tokens of prompts in a step.
+        """
         self.pool = PagePool(num_pages)
-        self._page_size = page_size
+        self.windows = tuple((shape, PagePool(shape.num_pages)) for shape in windows)
+        self._page_size, self._step_tokens = page_size, step_tokens
 
     def pages_for(self, num_positions: int) -> int:
         """Return how many pages hold so many positions."""
@@ -150,9 +222,19 @@ class SequencePages:
             return  # a cached position has no logits
         known = sequence.known_ids
         self._extend_keys(sequence)
-        found = self.pool.find(sequence.page_keys[: (len(known) - 1) // self._page_size])
+        keys = sequence.page_keys[: (len(known) - 1) // self._page_size]
+        found = self.pool.find(keys)
+        num_found = len(found)
+        found = found[: self._longest_seen(keys[:num_found])]
+        is_branch = len(found) < num_found and self.pool.has_next(keys[num_found - 1])
         self.pool.share(found)
         sequence.pages = found
+        for (shape, pool), held in zip(self.windows, sequence.windows, strict=True):
+            held.first = self._first_page(shape, len(found) * self._page_size)
+            held.pages = pool.find(keys[held.first : len(found)])
+            is_branch = is_branch or pool.are_at_branch(held.pages)
+            pool.share(held.pages)
+        sequence.branch = num_found if is_branch else None
         sequence.num_computed = len(found) * self._page_size
         sequence.num_registered = len(found)
         if not sequence.output_ids:
@@ -167,13 +249,97 @@ class SequencePages:
         self._extend_keys(sequence)
         last = num_positions // self._page_size
         for index in range(sequence.num_registered, last):
-            self.pool.register(sequence.pages[index], sequence.page_keys[index])
+            previous = sequence.page_keys[index - 1] if index else None
+            self.pool.register(sequence.pages[index], sequence.page_keys[index], previous)
+            for (_, pool), held in zip(self.windows, sequence.windows, strict=True):
+                if index >= held.first:
+                    pool.register(held.pages[index - held.first], sequence.page_keys[index])
         sequence.num_registered = max(sequence.num_registered, last)
 
     def release(self, sequence: Sequence) -> None:
         """Release all pages of a sequence that has its slot still; registered ones stay findable."""
         self.pool.release(sequence.pages)
         sequence.pages = []
+        for (_, pool), held in zip(self.windows, sequence.windows, strict=True):
+            pool.release(held.pages)
+            held.first, held.pages = 0, []
+
+    def forget(self, sequence: Sequence) -> None:
+        """Make the pages of a running sequence impossible to find, and those that it has given up too."""
+        self.pool.unregister(sequence.pages)
+        for _, pool in self.windows:
+            pool.forget(sequence.page_keys)
+
+    def give_up_unseen(self, sequence: Sequence) -> None:
+        """Release the pages that no token from the next one on sees; steps in flight were planned to run before.
+
+        Most of them are of less use to others than what is cached already. But if a text parted from another where the
+        pages of a window were missing, those before that place stay, and so do those before the prompt's end: the
+        text's next turn may part from it there, as it does where reasoning is left out.
+        """
+        for (shape, pool), held in zip(self.windows, sequence.windows, strict=True):
+            first = self._first_page(shape, sequence.num_computed)
+            if first <= held.first:
+                continue
+            self.register(sequence, min(sequence.num_computed, len(sequence.known_ids)))
+            branch = sequence.branch
+            ends = () if branch is None else (branch, (sequence.prompt_len - 1) // self._page_size)
+            kept = [range(self._first_page(shape, end * self._page_size), end) for end in ends]
+            for number in range(held.first, first):
+                page = held.pages[number - held.first]
+                if any(number in pages for pages in kept):
+                    pool.release_at_branch(page)
+                else:
+                    pool.give_up(page)
+            held.first, held.pages = first, held.pages[first - held.first :]
+
+    def can_grow(self, sequence: Sequence, num_positions: int) -> bool:
+        """Return whether a sequence can be given the pages of so many positions."""
+        needed = self.pages_for(num_positions)
+        return self.pool.can_allocate(max(needed - len(sequence.pages), 0)) and all(
+            pool.can_allocate(max(needed - held.end, 0))
+            for (_, pool), held in zip(self.windows, sequence.windows, strict=True)
+        )
+
+    def grow(self, sequence: Sequence, num_positions: int) -> None:
+        """Give a sequence the pages of so many positions; check `can_grow` before."""
+        needed = self.pages_for(num_positions)
+        if needed > len(sequence.pages):
+            sequence.pages += self.pool.allocate(needed - len(sequence.pages))
+        for (_, pool), held in zip(self.windows, sequence.windows, strict=True):
+            if needed > held.end:
+                held.pages += pool.allocate(needed - held.end)
+
+    def fit_windows(self, sequence: Sequence, prefilling: abc.Sequence[Sequence]) -> bool:
+        """Return whether the windows of a sequence's prefill fit in addition to those in progress."""
+        lengths = [self.pages_for(len(sequence.known_ids)), *(self.pages_for(s.prefill_len) for s in prefilling)]
+        for number, (shape, pool) in enumerate(self.windows):
+            at_rest = [min(length, window_pages(shape.window, self._page_size)) for length in lengths]
+            held = [0, *(len(s.windows[number].pages) for s in prefilling)]
+            missing = sum(max(needed - own, 0) for needed, own in zip(at_rest, held, strict=True))
+            longest = max(length - needed for length, needed in zip(lengths, at_rest, strict=True))
+            if not pool.can_allocate(missing + min(longest, step_pages(self._step_tokens, self._page_size))):
+                return False
+        return True
+
+    def _first_page(self, shape: WindowShapes, position: int) -> int:
+        """Return the number of the first page that a token at a position sees."""
+        return shape.first_needed(position) // self._page_size
+
+    def _longest_seen(self, keys: abc.Sequence[bytes]) -> int:
+        """Return the number of the most leading pages after which each window's pages are there."""
+        longest = len(keys)
+        while longest > 0:
+            shorter = longest
+            for shape, pool in self.windows:
+                first = self._first_page(shape, longest * self._page_size)
+                missing = pool.last_missing(keys[first:longest])
+                if missing is not None:
+                    shorter = min(shorter, first + missing)
+            if shorter == longest:
+                break
+            longest = shorter
+        return longest
 
     def _extend_keys(self, sequence: Sequence) -> None:
         extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size, sequence.request.media)

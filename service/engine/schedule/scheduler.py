@@ -24,9 +24,9 @@ from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.memories import Memories
 from service.engine.schedule.pages import PagePool, SequencePages, page_key, root_key
 from service.engine.schedule.plan import Plan, PlannedRows, PlannedSequence
-from service.engine.schedule.sequence import Sequence
+from service.engine.schedule.sequence import Sequence, WindowPages
 from service.engine.schedule.waiting import Waiting
-from service.engine.shapes import AvailableSteps, RowShapes, StepKind
+from service.engine.shapes import AvailableSteps, RowShapes, StepKind, WindowShapes
 
 MAX_PASSED = 2  # sequences, for each slot of the engine, that begin while one waits for a slot of its adapter
 
@@ -45,11 +45,14 @@ class Scheduler:
         media: RowShapes | None = None,
         encoder_parts: int = 0,
         adapter_slots: int = 0,
+        windows: tuple[WindowShapes, ...] = (),
     ) -> None:
         self.num_preemptions = 0
         self.page_size = page_size
-        self._pages = SequencePages(num_pages=num_pages, page_size=page_size)
+        step_tokens = chunking.num_rows * chunking.row_tokens
+        self._pages = SequencePages(num_pages=num_pages, page_size=page_size, windows=windows, step_tokens=step_tokens)
         self.pages = self._pages.pool
+        self.windows = tuple(pool for _, pool in self._pages.windows)
         self.places = PagePool(0 if media is None else media.num_places)  # for the rows of media
         self.memories = (
             Memories(self.pages, num_pages=lambda _: memory_pages, num_parts=encoder_parts)
@@ -100,6 +103,13 @@ class Scheduler:
         return len(self._adapters.num_users)
 
     @property
+    def num_used_pages(self) -> int:
+        """Pages that sequences hold, if those of the kind of layers whose pages are scarcest were all."""
+        pools = (self.pages, *self.windows)
+        used = max((1 - pool.num_available / pool.num_pages for pool in pools if pool.num_pages), default=0)
+        return round(used * self.pages.num_pages)
+
+    @property
     def has_free_slot(self) -> bool:
         """Whether a waiting sequence could run if there were pages."""
         return bool(self._free_slots)
@@ -116,6 +126,7 @@ class Scheduler:
         sequence = Sequence(request, self._num_arrived, root_key(request.cache_salt, digest, adapter))
         needed = self._pages.pages_for(sequence.max_positions) + self._num_memory_pages(sequence)
         assert needed <= self.pages.num_pages, "a request that does not fit the pages is refused before"
+        sequence.windows = tuple(WindowPages() for _ in self._pages.windows)
         self._num_arrived += 1
         self._waiting.add(sequence)
         return sequence
@@ -149,6 +160,8 @@ class Scheduler:
         Args:
             only: the kind that the step must have, to measure one kind by itself.
         """
+        for sequence in self._running:
+            self._pages.give_up_unseen(sequence)
         self._admit()
         if only is None and self.memories.has_part and not self._was_part:
             self._was_part = True
@@ -196,6 +209,8 @@ class Scheduler:
         has_places = self.places.num_pages > 0
         self.pages.check_integrity(of_sequences if has_places else [*of_sequences, *of_memories])
         self.places.check_integrity(of_memories if has_places else [])
+        for number, pool in enumerate(self.windows):
+            pool.check_integrity([s.windows[number].pages for s in (*self._running, *self._waiting)])
         slots = [*self._free_slots, *(s.slot for s in self._running)]
         assert len(set(slots)) == len(slots), f"slots {sorted(slots)} have a double"
         users = [s.adapter_slot for s in self._running if s.adapter_slot >= 0]
@@ -245,9 +260,10 @@ class Scheduler:
 
     def _fits(self, sequence: Sequence) -> bool:
         """Return whether its prefill fits in addition to those in progress: otherwise it would soon be preempted."""
-        in_progress = sum(self._pages.pages_for(s.prefill_len) - len(s.pages) for s in self._running if s.is_prefilling)
+        prefilling = [s for s in self._running if s.is_prefilling]
+        in_progress = sum(self._pages.pages_for(s.prefill_len) - len(s.pages) for s in prefilling)
         own = self._pages.pages_for(len(sequence.known_ids)) + self._num_memory_pages(sequence)
-        return self.pages.can_allocate(in_progress + own)
+        return self.pages.can_allocate(in_progress + own) and self._pages.fit_windows(sequence, prefilling)
 
     def _num_memory_pages(self, sequence: Sequence) -> int:
         memory = sequence.request.memory
@@ -373,16 +389,15 @@ class Scheduler:
         """Give each sequence the pages for so many positions, preempting those of the lowest rank if there are none."""
         for sequence, needed in num_positions.items():
             if sequence.is_running:
-                self._grow(sequence, self._pages.pages_for(needed) - len(sequence.pages))
+                self._grow(sequence, needed)
 
-    def _grow(self, sequence: Sequence, num_pages: int) -> None:
-        while not self.pages.can_allocate(max(num_pages, 0)):
+    def _grow(self, sequence: Sequence, num_positions: int) -> None:
+        while not self._pages.can_grow(sequence, num_positions):
             victim = max(self._running, key=lambda s: s.rank)
             self._preempt(victim)
             if victim is sequence:
                 return
-        if num_pages > 0:
-            sequence.pages += self.pages.allocate(num_pages)
+        self._pages.grow(sequence, num_positions)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.num_preemptions += 1
@@ -393,7 +408,7 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         """Take slot and pages from a running sequence; whole pages whose tokens are known stay findable."""
         if sequence.finish_reason is FinishReason.ERROR:  # a sequence that found its pages might fail as it did
-            self.pages.unregister(sequence.pages)
+            self._pages.forget(sequence)
         else:
             self._pages.register(sequence, min(sequence.num_computed, len(sequence.known_ids)))
         if sequence.memory is not None:

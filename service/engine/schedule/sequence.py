@@ -18,6 +18,19 @@ from service.engine.token_mask import ALL_ALLOWED
 from service.errors import ConstraintError
 
 
+@dataclass(slots=True)
+class WindowPages:
+    """The pages of one window that a sequence holds: adjacent ones, those before were given up."""
+
+    first: int = 0  # number of the first page, counted from position 0
+    pages: list[int] = field(default_factory=list)  # in the order of positions
+
+    @property
+    def end(self) -> int:
+        """The number of the page after the last."""
+        return self.first + len(self.pages)
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """The scheduler's view of one continuation; only the device thread touches it."""
@@ -30,6 +43,8 @@ class Sequence:
     media: dict[int, Memory] = field(default_factory=dict)  # by number: those that it holds, to be computed with
     adapter_slot: int = -1  # of a sequence that has an adapter and holds a slot
     pages: list[int] = field(default_factory=list)  # in the order of positions
+    windows: tuple[WindowPages, ...] = ()  # those of layers whose pages are apart, for each window
+    branch: int | None = None  # leading pages that it shares with others, where these part from it; None if none do
     page_keys: list[bytes] = field(default_factory=list)  # of its leading whole pages, as far as computed
     num_registered: int = 0  # leading pages that were found, or were offered to the pool's index
     prefill_len: int = 0  # positions to fill before it decodes: the prompt, and after a preemption its own output too

@@ -34,6 +34,7 @@ class EmbedInputs(NamedTuple):
     positions: Int[Any, "3 slot_and_token"] | None = None  # by time, row and column, of a model that has these
     media_rows: Int[Any, "row token"] | None = None  # that take the places of tokens, or NOT_MEDIA; None if none do
     rows: Float[Any, "place row level hidden"] | None = None  # of all media; None if no token's place is taken
+    windows: dict[int, Int[Any, "slot_and_row base_and_page"]] | None = None  # as those of `StepInputs`
 
 
 class StepInputs(NamedTuple):
@@ -57,6 +58,8 @@ class StepInputs(NamedTuple):
     # The slots of the adapters of slots and rows; NO_ADAPTER for none. None of an engine without any.
     adapters: Int[Any, " slot"] | None = None
     row_adapters: Int[Any, " row"] | None = None
+    # By window, of layers whose pages are apart: the position at which a table begins, and its pages. None without any.
+    windows: dict[int, Int[Any, "slot_and_row base_and_page"]] | None = None
 
     def token_adapters(self) -> Int[Array, " token"] | None:
         """Return the slot of each token's adapter; of padding, NO_ADAPTER."""
@@ -69,7 +72,8 @@ class StepInputs(NamedTuple):
 
     def to_embed(self, rows: Float[Any, "place row level hidden"] | None = None) -> EmbedInputs:
         """Return what the step's first program takes, with the rows of all media if some take the places of tokens."""
-        return EmbedInputs(self.packed, self.page_table, self.memory_table, self.positions, self.media_rows, rows)
+        tables = (self.packed, self.page_table, self.memory_table)
+        return EmbedInputs(*tables, self.positions, self.media_rows, rows, self.windows)
 
     @property
     def regions(self) -> Regions:
@@ -195,6 +199,13 @@ def step_inputs(
     )
 
 
+def in_windows(
+    regions: Regions, tables: dict[int, Int[Any, "slot_and_row base_and_page"]] | None
+) -> dict[int, Regions] | None:
+    """Return the tokens of a step in the pages of each window; None for a model without pages apart."""
+    return None if tables is None else {window: regions.in_window(table) for window, table in tables.items()}
+
+
 def scalar(value: int) -> Int[np.ndarray, ""]:
     """Return an int32 scalar, as programs take one."""
     return np.array(value, np.int32)
@@ -210,6 +221,10 @@ def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     inputs = step_inputs(packed, page_table, bucket, has_adapters=has_adapters)
     inputs.sampled[:] = NOT_SAMPLED
     packed[len(packed) - num_adapters :] = NO_ADAPTER
+    if shapes.windows:
+        num_tables = num_slots + num_rows
+        windows = {w.window: np.zeros((num_tables, 1 + w.table_pages), np.int32) for w in shapes.windows}
+        inputs = inputs._replace(windows=windows)
     if shapes.media is not None and shapes.media.has_grid:
         inputs = inputs._replace(positions=np.zeros((3, shapes.padding(bucket)), np.int32))
     if shapes.memory is None:

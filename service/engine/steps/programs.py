@@ -32,6 +32,7 @@ from service.engine.steps.inputs import (
     empty_count,
     empty_options,
     empty_step,
+    in_windows,
     scalar,
     unrestricted_mask,
 )
@@ -317,7 +318,8 @@ class _EnginePrograms:
         if self._looks_ahead(bucket):
             ahead = _int32(*step.token_ids.shape)
             regions = regions._replace(prompts=regions.prompts._replace(ahead=ahead))
-        layers = LayerGroupInputs(hidden, rotation, regions, memory, adapters=adapters)
+        windows = in_windows(regions, jax.tree.map(jnp.asarray, step.windows))
+        layers = LayerGroupInputs(hidden, rotation, regions, memory, adapters=adapters, windows=windows)
         return GroupInputs(layers, step.places if bucket.num_rows else None)
 
     def _embed_shapes(self, num_tokens: int) -> tuple[Any, Any]:

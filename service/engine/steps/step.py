@@ -21,6 +21,7 @@ from service.engine.steps.inputs import (
     Options,
     PromptInputs,
     SampleInputs,
+    in_windows,
     neutral_options,
     step_inputs,
 )
@@ -101,7 +102,8 @@ def embed_tokens(
         regions = regions._replace(prompts=regions.prompts._replace(ahead=jnp.asarray(ahead)))
     positions = regions.positions(len(token_ids)) if host.positions is None else host.positions
     embedded = model.embed(weights, token_ids, positions)
-    layers = LayerGroupInputs(*embedded, regions, memory, adapters=step.token_adapters())
+    windows = in_windows(regions, host.windows)
+    layers = LayerGroupInputs(*embedded, regions, memory, adapters=step.token_adapters(), windows=windows)
     return slots, Embedded(layers, step.places if bucket.num_rows else None, step.sampled)
 
 

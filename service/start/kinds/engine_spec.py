@@ -145,6 +145,8 @@ class EngineSpec(ModelSpec):
     def ready_fields(self) -> Mapping[str, Any]:
         shapes = self.shapes
         sizes = {"max_model_len": shapes.max_model_len, "kv_pages": shapes.num_pages, "slots": shapes.num_slots}
+        if shapes.windows:
+            sizes |= {"kv_tokens": shapes.kv_tokens}
         return {**sizes, **self.number_formats}
 
     @override
@@ -410,12 +412,14 @@ def _model_size(
     products_dtype = weight_dtype.name if storage is Quantization.NONE else storage.value
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
     media = _row_shapes(settings, config, specs)
+    by_window = config.kv_bytes_by_window(lambda attention: position_bytes(attention, kernel, mesh, kv_dtype))
     return ModelSize(
         context_len=config.context_len,
         vocab_size=config.vocab_size,
         weights_bytes=weights_bytes((*specs, *_slot_specs(specs, adapters, dtype)), mesh),
-        kv_bytes_per_token=config.kv_bytes_per_token(
-            lambda attention: position_bytes(attention, kernel, mesh, kv_dtype)
+        kv_bytes_per_token=by_window.pop(None, 0),
+        window_bytes_per_token=tuple(
+            sorted((window, size) for window, size in by_window.items() if window is not None)
         ),
         is_host=mesh.is_host,
         skips_padding=mesh.is_host and dtype == np.float32 and skips_padding(native_code(), products_dtype),

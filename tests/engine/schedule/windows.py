@@ -1,0 +1,126 @@
+"""A device in plain numbers, which reads and writes pages through the tables of a step as kernels do."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from service.engine.batch import PackedStep, pack
+from service.engine.schedule.chunking import Chunking
+from service.engine.schedule.plan import Plan
+from service.engine.schedule.scheduler import Scheduler
+from service.engine.schedule.sequence import Sequence
+from service.engine.shapes import AvailableSteps, EngineShapes, WindowShapes
+
+VOCAB = 97
+POISON = -1  # a NaN
+PRIME = (1 << 31) - 1
+
+
+def window_shapes(*, context: int = 64, num_slots: int = 4, num_pages: int = 40, **windows: int) -> EngineShapes:
+    """Return shapes with pages of four tokens; `windows` names them: `w8=20` for 20 pages of a window of 8."""
+    pages = context // 4
+    apart = tuple(
+        WindowShapes(int(name[1:]), count, min(pages, (int(name[1:]) + 8 + 8) // 4), 8)
+        for name, count in windows.items()
+    )
+    return EngineShapes(num_slots, num_pages, 4, context, max_prefill_tokens=16, row_tokens=8, windows=apart)
+
+
+def scheduler_of(shapes: EngineShapes) -> Scheduler:
+    return Scheduler(
+        num_slots=shapes.num_slots,
+        num_pages=shapes.num_pages,
+        page_size=shapes.page_size,
+        chunking=Chunking.of(shapes),
+        windows=shapes.windows,
+    )
+
+
+def _value(before: int, token_id: int) -> int:
+    return (before * 1_000_003 + token_id + 12_345) % PRIME
+
+
+def expected(shapes: EngineShapes, prompt, count: int) -> list[int]:
+    """Return the tokens that follow a prompt, computed without pages."""
+    values, token_ids = [], list(prompt)
+    for token_id in token_ids:
+        values.append(_value(values[-1] if values else 0, token_id))
+    while len(token_ids) < len(prompt) + count:
+        token_ids.append(_next(shapes, values))
+        values.append(_value(values[-1], token_ids[-1]))
+    return token_ids[len(prompt) :]
+
+
+def _next(shapes: EngineShapes, values: list[int]) -> int:
+    seen = [sum(values), *(sum(values[max(len(values) - w.window, 0) :]) for w in shapes.windows)]
+    return sum((2 * place + 1) * total for place, total in enumerate(seen)) % VOCAB
+
+
+class PlainDevice:
+    """What a position holds depends on all tokens up to it; a token depends on all that it sees, in every pool."""
+
+    def __init__(self, shapes: EngineShapes) -> None:
+        self.shapes = shapes
+        self._available = AvailableSteps(shapes.buckets, max(shapes.row_counts), is_complete=True)
+        self._pools = [np.full(shapes.num_pages * 4, POISON, np.int64)]
+        self._pools += [np.full(w.num_pages * 4, POISON, np.int64) for w in shapes.windows]
+        self._last = [0] * shapes.num_slots
+
+    def run(self, plan: Plan, failing: set[int] = frozenset()) -> list[int]:
+        """Return a token of each planned sequence; those of failing slots are NaN, and so is what they write."""
+        step = pack(plan, self._available, self.shapes)
+        inputs, num_slots = step.inputs, step.bucket.num_seqs
+        rows = [(row, slot, int(inputs.starts[slot]), [self._last[slot]]) for row, slot in self._decodes(step)]
+        number = 0
+        for planned in plan.seqs:
+            left = list(planned.token_ids)
+            while left:
+                count = int(inputs.row_tokens[number])
+                own = [int(token_id) for token_id in inputs.token_ids[number, :count]]
+                assert own == left[:count]
+                rows.append((num_slots + number, planned.slot, int(inputs.row_starts[number]), own))
+                left, number = left[count:], number + 1
+        for row, slot, start, token_ids in rows:
+            for position, token_id in enumerate(token_ids, start):
+                before = self._read(0, step, row, position - 1, position)[0] if position else 0
+                is_nan = before == POISON or slot in failing
+                for pool in range(len(self._pools)):
+                    places = self._places(pool, step, row, position, position + 1)
+                    self._pools[pool][places] = POISON if is_nan else _value(int(before), token_id)
+        ends = {slot: (row, start + len(token_ids)) for row, slot, start, token_ids in rows}
+        results = []
+        for planned in plan.seqs:
+            row, end = ends[planned.slot]
+            token_id = self._sample(step, row, end) if planned.is_sampled else 0
+            if planned.is_sampled:
+                self._last[planned.slot] = max(token_id, 0)
+            results.append(token_id)
+        return results
+
+    def _decodes(self, step: PackedStep) -> list[tuple[int, int]]:
+        return [(slot, slot) for slot in np.flatnonzero(step.inputs.num_tokens).tolist()]
+
+    def _sample(self, step: PackedStep, row: int, end: int) -> int:
+        windows = [0, *(max(end - w.window, 0) for w in self.shapes.windows)]
+        seen = [self._read(pool, step, row, first, end) for pool, first in enumerate(windows)]
+        if any((values == POISON).any() for values in seen):
+            return -1
+        return sum((2 * place + 1) * int(values.sum()) for place, values in enumerate(seen)) % VOCAB
+
+    def _read(self, pool: int, step: PackedStep, row: int, first: int, end: int):
+        return self._pools[pool][self._places(pool, step, row, first, end)]
+
+    def _places(self, pool: int, step: PackedStep, row: int, first: int, end: int):
+        base, table = 0, step.inputs.page_table[row]
+        if pool:
+            of_window = step.inputs.windows[self.shapes.windows[pool - 1].window][row]
+            base, table = int(of_window[0]), of_window[1:]
+        positions = np.arange(first, end) - base
+        assert (positions >= 0).all(), "a token sees positions before its table"
+        assert (positions // 4 < len(table)).all(), "a row lies behind its table"
+        return table[positions // 4].astype(np.int64) * 4 + positions % 4
+
+
+def held(sequences: Iterable[Sequence]) -> list[list[int]]:
+    """Return how many pages of each window each sequence holds."""
+    return [[len(of.pages) for of in sequence.windows] for sequence in sequences]
