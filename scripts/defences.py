@@ -89,7 +89,7 @@ DEFENCES = (
         "T20",
         f"{THREATS}t20_nothing_opens_without_a_key",
         'self._keys and scope["type"] == "http" and scope["path"] not in PROBE_PATHS '
-        'and not scope["path"].startswith("//")',
+        'and not scope["path"].startswith("/V1")',
     ),
     Defence(
         "T21",
@@ -106,7 +106,7 @@ DEFENCES = (
         "tests/api/generation/test_admission.py::test_two_keys_share_no_salt_whatever_their_requests_say",
         'key = b""',
     ),
-    Defence("T24", f"{THREATS}t24_a_client_cannot_write_a_log_line", 'self.log_fields["user"] = user[:MAX_USER_CHARS]'),
+    Defence("T24", f"{THREATS}t24_a_client_cannot_write_a_log_line", 'path = request["requestUrl"]'),
     Defence(
         "T25",
         f"{THREATS}t25_a_fault_of_ours_shows_no_detail",

@@ -110,6 +110,7 @@ class TerminalFormatter(logging.Formatter):
 def _request_line(facts: dict[str, Any]) -> str:
     """Return a request in one line: method, path, status, seconds, tokens, model, and what went wrong."""
     request = facts[HTTP_REQUEST]
+    # Defends against T24.
     path = "".join(character if character.isprintable() else "?" for character in request["requestUrl"])
     parts = [request["requestMethod"], path, str(request["status"]), f"{facts['latency_s']:.2f} s"]
     if "prompt_tokens" in facts:

@@ -144,7 +144,6 @@ class Call:
     def log_user(self, user: str | None) -> None:
         """Add the client's own user to the log line, if the request names one."""
         if user is not None:
-            # Defends against T24.
             self.log_fields["user"] = "".join(c if c.isprintable() else "?" for c in user[:MAX_USER_CHARS])
 
     async def model(self, name: str | None) -> "Served":
