@@ -214,11 +214,12 @@ class Settings(BaseModel):
         "mistral",
         "mistral_args",
         "openai",
+        "phi4_mini_json",
         "qwen3_coder",
     ] = Field(
         default="auto",
         description="The format in which the model writes tool calls, by vLLM's names: `hermes` (also Qwen 2.5 and 3), "
-        "`llama3_json`, `mistral`, `mistral_args`, `qwen3_coder`, `openai` (gpt-oss), "
+        "`llama3_json`, `mistral`, `mistral_args`, `qwen3_coder`, `openai` (gpt-oss), `phi4_mini_json`, "
         "`deepseek_v3` (also R1), `deepseek_v31` or `json`. "
         "`auto` detects it from the chat template.",
     )

@@ -24,6 +24,10 @@ from service.text.tools.registry import format_of
 ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 DEFAULT, TOOL_USE, RAG = "default", "tool_use", "rag"
 VARIANTS = (TOOL_USE, RAG)  # what is chosen for a chat with tools, and for one with documents
+CALLED, CALL_ID = "called_function", "call00001"  # of the call that a template is tried with
+# The ways in which templates take tools: transformers' variable, SmolLM3's, and as Phi-4-mini's a text of the system's
+# message. Source: their tokenizer_config.json and chat_template.jinja.
+OFFERS = TOOLS, XML_TOOLS, OF_SYSTEM = "tools", "xml_tools", "system message"
 
 
 class ChatTemplate:
@@ -98,10 +102,29 @@ class ChatTemplate:
 
     @cached_property
     def tool_format(self) -> ToolFormat | None:
-        """How the model calls tools; None if no template of the checkpoint mentions them."""
+        """How the model calls tools; None if no template of the checkpoint writes them."""
         if TOOL_USE in self._variants:
             return self._variants[TOOL_USE].tool_format
-        return format_of(self.source, self._tool_call_parser) if re.search(r"\btools\b", self.source) else None
+        return None if self._offer is None else format_of(self.source, self._tool_call_parser)
+
+    @cached_property
+    def _offer(self) -> str | None:
+        """The first of `OFFERS` by which a tool comes into the prompt; None if it does by none."""
+        name = "offered_tool"
+        function = {"name": name, "description": "d", "parameters": {"type": "object", "properties": {}}}
+        messages = [{"role": "user", "content": "a"}]
+        if self.reads_parts_alone:
+            messages = [turn | {"content": _as_parts(turn["content"])} for turn in messages]
+        for offer in OFFERS:
+            if not re.search(rf"\b{XML_TOOLS if offer == XML_TOOLS else TOOLS}\b", self.source):
+                continue
+            try:
+                if name in self._render(messages, tools=[{"type": "function", "function": function}], offer=offer):
+                    return offer
+            except InvalidParameter:
+                # It refuses this conversation; what it does with tools in others is not known.
+                return offer
+        return None
 
     @property
     def reads_documents(self) -> bool:
@@ -165,6 +188,15 @@ class ChatTemplate:
             return False
 
     @cached_property
+    def writes_calls(self) -> bool:
+        """Whether earlier calls are written; true of a template that refuses them by itself."""
+        try:
+            text = self._render_call({}, "")
+        except InvalidParameter:
+            return True
+        return CALLED in text or CALL_ID in text
+
+    @cached_property
     def writes_results(self) -> bool:
         """Whether messages of tools are written; true of a template that refuses them by itself."""
         mark = "a result"
@@ -191,12 +223,12 @@ class ChatTemplate:
         return self._images_of_results
 
     def _render_call(self, arguments: Any, result: str | list[dict[str, str]]) -> str:
-        function = {"name": "f", "arguments": arguments}
-        call = {"id": "call00001", "type": "function", "function": function}
+        function = {"name": CALLED, "arguments": arguments}
+        call = {"id": CALL_ID, "type": "function", "function": function}
         messages = [
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "content": result, "tool_call_id": "call00001", "name": "f"},
+            {"role": "tool", "content": result, "tool_call_id": CALL_ID, "name": CALLED},
         ]
         if self.reads_parts_alone:
             messages = [turn | {"content": _as_parts(turn["content"])} for turn in messages]
@@ -259,13 +291,21 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         documents: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        offer: str | None = None,
     ) -> str:
         if self.joins_arguments:
             messages = [_with_text_arguments(message) for message in messages]
+        offered: Mapping[str, Any] = {}
+        if tools:
+            offer = offer or self._offer
+            offered = {XML_TOOLS: list(tools)} if offer == XML_TOOLS else {}
+            messages = _with_tools_of_system(messages, tools) if offer == OF_SYSTEM else messages
         return self._template.render(
             {
                 **variables,
                 **self._special_tokens,
+                **offered,
                 "messages": list(messages),
                 "tools": list(tools) or None,
                 "documents": list(documents) or None,
@@ -287,6 +327,16 @@ def marked(content: str | list[dict[str, str]], mark: str) -> str | list[dict[st
 
 def _as_parts(content: str | list[dict[str, str]]) -> list[dict[str, str]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _with_tools_of_system(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return a chat whose first message is the system's and has the tools' functions as a text."""
+    system, rest = {"role": "system", "content": ""}, list(messages)
+    if rest and rest[0]["role"] == "system":
+        system, rest = dict(rest[0]), rest[1:]
+    return [system | {"tools": json.dumps([tool["function"] for tool in tools], ensure_ascii=False)}, *rest]
 
 
 def _last_text(content: str | list[dict[str, str]]) -> str:

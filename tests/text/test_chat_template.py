@@ -95,3 +95,36 @@ def test_the_arguments_of_a_call_are_text_for_a_template_that_writes_no_json_its
     messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
     assert ChatTemplate(template, {}).render(messages) == expected
     assert call["function"]["arguments"] == {"city": "Köln"}
+
+
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+AS_SMOLLM3 = (
+    "<|im_start|>system\n{% if xml_tools %}<tools>{% for t in xml_tools %}{{ t | string }}{% endfor %}</tools>"
+    "<tool_call>{% endif %}{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+)
+AS_PHI4_MINI = (
+    "{% for m in messages %}{% if m['role'] == 'system' and 'tools' in m and m['tools'] is not none %}"
+    "<|system|>{{ m['content'] }}<|tool|>{{ m['tools'] }}<|/tool|><|end|>"
+    "{% else %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endif %}{% endfor %}"
+)
+DROPPING = "{% if builtin_tools %}{{ tools }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "before", "after"),
+    [(AS_SMOLLM3, "hermes", "<tools>", "</tools>"), (AS_PHI4_MINI, "phi4_mini_json", "<|tool|>", "<|/tool|>")],
+)
+@pytest.mark.parametrize("messages", [USER, [{"role": "system", "content": "Be kind."}, *USER]])
+def test_tools_are_offered_as_the_template_takes_them(source, name, before, after, messages):
+    template = ChatTemplate(source, {})
+    assert template.tool_format is not None
+    assert template.tool_format.name == name
+    text = template.render(messages, [TOOL])
+    assert "get_weather" in text.partition(before)[2].partition(after)[0]
+    assert all(message["content"] in text for message in messages)
+    assert template.render(messages) == ChatTemplate(source, {}).render(messages)
+    assert not template.writes_calls
+
+
+def test_a_template_that_drops_tools_takes_none():
+    assert ChatTemplate(DROPPING, {}).tool_format is None

@@ -1,10 +1,11 @@
 """The messages of a chat to its prompt: what the template gets, the rendered text, its token ids."""
 
 import hashlib
+import json
 import secrets
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +25,7 @@ from service.errors import ContextLengthExceeded, InvalidParameter, MissingParam
 from service.text.chat_template import ChatTemplate, marked
 from service.text.harmony import one_call_a_message
 from service.text.prompt_model import PromptModel
+from service.text.tools.format import ToolFormat
 
 END_CHARS = 64
 SHOWING_ROLES = ("user", "tool")
@@ -422,7 +424,13 @@ def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplat
         known = dict(turn)
         if has_short_ids and "tool_call_id" in turn:
             known["tool_call_id"] = _short_id(turn["tool_call_id"])
-        if "tool_calls" in turn:
+        if (
+            turn.get("tool_calls")
+            and tool_format is not None
+            and not (tool_format.has_elements or template.writes_calls)
+        ):
+            known = _with_calls_as_text(turn, tool_format)
+        elif "tool_calls" in turn:
             known["tool_calls"] = [
                 call
                 | ({"id": _short_id(call["id"])} if has_short_ids else {})
@@ -431,6 +439,16 @@ def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplat
             ]
         result.append(known)
     return result
+
+
+def _with_calls_as_text(turn: Mapping[str, Any], tool_format: ToolFormat) -> dict[str, Any]:
+    """Return a message whose content ends with its calls, for a template that would drop them."""
+    functions = [call["function"] for call in turn["tool_calls"]]
+    texts = [arguments if isinstance(arguments := f["arguments"], str) else json.dumps(arguments) for f in functions]
+    calls = tool_format.written([(f["name"], text) for f, text in zip(functions, texts, strict=True)])
+    content = turn.get("content") or ""
+    others = {key: value for key, value in turn.items() if key != "tool_calls"}
+    return others | {"content": _joined(content, calls) if content else calls}
 
 
 def _short_id(call_id: str) -> str:

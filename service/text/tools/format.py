@@ -1,6 +1,7 @@
 """The parts of which every known format of tool calls consists, and the signs of the chat templates that use it."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Of functions; MCP's clients join the names of a server and its tool with dots, slashes or colons.
@@ -38,6 +39,13 @@ class ToolFormat:
         """The strings that a tokenizer may have as special tokens."""
         stated = (self.opening, self.optional_opening, self.after_name, self.closing, self.last, *self.special_parts)
         return tuple(marker for marker in stated if marker)
+
+    def written(self, calls: Sequence[tuple[str, str]]) -> str:
+        """Return calls, names with arguments as JSON, as the model writes them; of a format without elements."""
+        bodies = [f"{self.before_name}{name}{self.after_name}{text}{self.after_arguments}" for name, text in calls]
+        if not self.opens_each:
+            return f"{self.opening}{self.first}{self.between.join(bodies)}{self.last}"
+        return "\n".join(f"{self.opening}\n{body}\n{self.closing}" for body in bodies)
 
     def is_of(self, template: str) -> bool:
         """Return whether a chat template writes calls this way."""

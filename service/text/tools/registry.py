@@ -1,6 +1,6 @@
 """The known formats of tool calls, found by TOOL_CALL_PARSER and from a checkpoint's chat template."""
 
-from service.text.tools import deepseek, harmony, hermes, llama3_json, mistral, plain_json, qwen3_coder
+from service.text.tools import deepseek, harmony, hermes, llama3_json, mistral, phi4_mini, plain_json, qwen3_coder
 from service.text.tools.format import ToolFormat
 
 # Of several that fit a template, the first.
@@ -10,6 +10,7 @@ FORMATS: tuple[ToolFormat, ...] = (
     deepseek.V31_FORMAT,
     mistral.ARGS_FORMAT,
     mistral.LIST_FORMAT,
+    phi4_mini.FORMAT,
     qwen3_coder.FORMAT,
     hermes.FORMAT,
     llama3_json.SINGLE_FORMAT,

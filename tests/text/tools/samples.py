@@ -3,13 +3,13 @@
 from tokenizers import AddedToken
 
 from service.text.tokenizer import Tokenizer
-from service.text.tools import deepseek, hermes, llama3_json, mistral, plain_json, qwen3_coder
+from service.text.tools import deepseek, hermes, llama3_json, mistral, phi4_mini, plain_json, qwen3_coder
 from tests.text.small_tokenizers import byte_level
 
 
 def _tokenizer():
     backend = byte_level(600)
-    backend.add_special_tokens(["[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"])
+    backend.add_special_tokens(["[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<|tool_call|>", "<|/tool_call|>"])
     of_deepseek = ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")
     backend.add_special_tokens([f"<｜tool▁{name}｜>" for name in of_deepseek])
     backend.add_tokens([AddedToken("<tool_call>", special=False, normalized=False)])
@@ -23,6 +23,7 @@ FORMATS = [
     llama3_json.FORMAT,
     mistral.LIST_FORMAT,
     mistral.ARGS_FORMAT,
+    phi4_mini.FORMAT,
     plain_json.FORMAT,
     qwen3_coder.FORMAT,
     deepseek.V3_FORMAT,
@@ -47,6 +48,8 @@ TWO_CALLS = {
     '<tool_call>{"name": "g-1", "arguments": {}}</tool_call>',
     "llama3_json": f'{{"name": "f", "parameters": {ARGUMENTS}}}; {{"name": "g-1", "parameters": {{}}}}',
     "mistral": f'[TOOL_CALLS][{{"name": "f", "arguments": {ARGUMENTS}}}, {{"name": "g-1", "arguments": {{}}}}]',
+    "phi4_mini_json": f'<|tool_call|>[{{"name": "f", "arguments": {ARGUMENTS}}}, {{"name": "g-1", "arguments": {{}}}}]'
+    "<|/tool_call|>",
     "mistral_args": f"[TOOL_CALLS]f[ARGS]{ARGUMENTS}[TOOL_CALLS]g-1[ARGS]{{}}",
     "qwen3_coder": f"<tool_call>\n<function=f>{ELEMENTS}\n</function>\n</tool_call>\n"
     "<tool_call>\n<function=g-1>\n</function>\n</tool_call>",
