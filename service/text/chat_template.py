@@ -81,7 +81,7 @@ class ChatTemplate:
         return compile_again, (self.source, self._special_tokens)
 
     def wait(self) -> None:
-        """Wait until the template is compiled.
+        """Wait until the template is compiled and has been tried with a tool, so that no request waits for that.
 
         Raises:
             MalformedCheckpoint: it does not compile.
@@ -92,6 +92,7 @@ class ChatTemplate:
             raise MalformedCheckpoint(*self._place, f"the chat template {error.reason}") from error
         for variant in self._variants.values():
             variant.wait()
+        _ = self.tool_format
 
     def chosen(self, *, has_tools: bool, has_documents: bool) -> "ChatTemplate":
         """Return the checkpoint's template for a chat with or without tools and documents."""
@@ -121,8 +122,8 @@ class ChatTemplate:
             try:
                 if name in self._render(messages, tools=[{"type": "function", "function": function}], offer=offer):
                     return offer
-            except InvalidParameter:
-                # It refuses this conversation; what it does with tools in others is not known.
+            except (InvalidParameter, TemplateFailed):
+                # It fails with this conversation; what it does with tools in others is not known.
                 return offer
         return None
 

@@ -18,6 +18,8 @@ from service.text.grammar.matcher import Grammar, GrammarMatcher
 from service.text.thinking import ThinkingTags
 from service.text.tokenizer import Tokenizer
 
+MAX_SPACES = 2  # a blank line, of a vocabulary without a token of two line ends
+
 
 def space_tokens(tokenizer: Tokenizer) -> frozenset[int]:
     """Return the tokens that are the ends of one line or two."""
@@ -33,7 +35,7 @@ class GrammarBehindThinking:
     tags: ThinkingTags
     is_open: bool  # the prompt has the opening tag already
     may_end: bool  # a text may end while it thinks; otherwise it ends where the grammar does
-    space_ids: frozenset[int] = frozenset()  # tokens that may come once between the closing tag and the grammar's text
+    space_ids: frozenset[int] = frozenset()  # tokens that may come between the closing tag and the grammar's text
 
     def matcher(self, stop_ids: Set[int]) -> "MatcherBehindThinking":
         """Return the beginning of a text, in microseconds; tokens of `stop_ids`, at least one, end it."""
@@ -60,11 +62,11 @@ class MatcherBehindThinking:
             answer: holds what follows the thinking.
             tags: the tokens around the thinking.
             held_back_ids: tokens that must not come within the thinking.
-            space_ids: tokens of which one may come behind the closing tag.
+            space_ids: tokens of which `MAX_SPACES` may come behind the closing tag.
             is_open: whether the text begins within the thinking; otherwise its first token decides.
         """
         self._answer, self._tags, self._held_back_ids = answer, tags, held_back_ids
-        self._space_ids, self._may_have_space = space_ids, False
+        self._space_ids, self._num_spaces = space_ids, 0  # of which so many may come
         self._is_thinking = is_open
         self._may_begin_thinking = not is_open
 
@@ -86,7 +88,7 @@ class MatcherBehindThinking:
         self._answer.fill_mask(words)
         if self._may_begin_thinking:
             allow(words, [self._tags.opening_id])
-        if self._may_have_space:
+        if self._num_spaces:
             allow(words, self._space_ids)
 
     def accept(self, token_id: int) -> None:
@@ -97,12 +99,12 @@ class MatcherBehindThinking:
         """
         if self._is_thinking:
             self._is_thinking = token_id != self._tags.closing_id
-            self._may_have_space = not self._is_thinking
+            self._num_spaces = 0 if self._is_thinking else MAX_SPACES
         elif self._may_begin_thinking and token_id == self._tags.opening_id:
             self._is_thinking = True
-        elif self._may_have_space and token_id in self._space_ids:
-            self._may_have_space = False
+        elif self._num_spaces and token_id in self._space_ids:
+            self._num_spaces -= 1
         else:
-            self._may_have_space = False
+            self._num_spaces = 0
             self._answer.accept(token_id)
         self._may_begin_thinking = False
