@@ -349,11 +349,12 @@ def _last_text(content: str | list[dict[str, str]]) -> str:
 def _with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message whose calls have texts as arguments."""
     calls = [
-        {**call, "function": {**call["function"], "arguments": _as_text(call["function"]["arguments"])}}
+        {**call, "function": {**call["function"], "arguments": as_text(call["function"]["arguments"])}}
         for call in message.get("tool_calls") or ()
     ]
     return {**message, "tool_calls": calls} if calls else message
 
 
-def _as_text(arguments: Any) -> str:
+def as_text(arguments: Any) -> str:
+    """Return the arguments of a call, an object or its JSON already, as JSON."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -10,14 +10,15 @@ The prompt ends with the `<|start|>assistant` of the first message. The recipien
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from service.text.answer_reader import Part
 from service.text.thinking import Thought
 from service.text.tokenizer import Tokenizer
 from service.text.tools.format import NAME
-from service.text.tools.grammar import CallRules
-from service.text.tools.harmony import CHANNEL, CONSTRAIN, END, MARKS, MESSAGE, START
+from service.text.tools.grammar import CallRules, literal, special_markers
+from service.text.tools.harmony import CHANNEL, CONSTRAIN, END, FORMAT, MARKS, MESSAGE, START
 from service.text.tools.json_end import JsonEnd
 from service.text.tools.parts import Arguments, CallStart, Content
 
@@ -149,47 +150,34 @@ def _held(text: str) -> int:
     return next((n for n in range(len(tail), 0, -1) if any(mark.startswith(tail[-n:]) for mark in MARKS)), 0)
 
 
-def mark_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the marks that are tokens of a vocabulary."""
-    found = {mark: tokenizer.id_of(mark) for mark in MARKS}
-    return {mark: token_id for mark, token_id in found.items() if token_id is not None}
-
-
 def grammar(rules: CallRules, tokenizer: Tokenizer) -> list[Mapping[str, Any]]:
     """Return the grammar of an answer that may or must call tools, as parts for the compiler.
 
     Any number of analyses and preambles come first; a call names one of the tools and its arguments satisfy its schema.
     """
-    ids = mark_ids(tokenizer)
-
-    def line(*symbols: str) -> str:
-        return " ".join(f"<[{ids[s]}]>" if s in ids else s if s in _RULES else json.dumps(s) for s in symbols)
-
-    json_type = f'( " "? {line(CONSTRAIN)} "json" | " json" | " code" )?'
-    next_message = line(END, START, "assistant")
+    written = partial(literal, markers=special_markers(FORMAT, tokenizer))
+    json_type = f'( " "? {written(CONSTRAIN)} "json" | " json" | " code" )?'
+    next_message = written(f"{END}{START}assistant")
     calls = " | ".join(f"call_{index}" for index in range(len(rules.tools)))
     ends = calls if rules.is_required else f"final | {calls}"
     lines = [
         "%llguidance {}",
         f"start: before* ( {ends} )",
-        f"before: {line(CHANNEL)} BESIDE {line(MESSAGE)} TEXT {next_message}",
+        f"before: {written(CHANNEL)} BESIDE {written(MESSAGE)} TEXT {next_message}",
         'BESIDE: "analysis" | "commentary"',
         "TEXT: /(?s:.*)/",
     ]
     if not rules.is_required:
         body = "TEXT" if rules.answer is None else "@answer"
-        lines.append(f"final: {line(CHANNEL)} FINAL {json_type} {line(MESSAGE)} {body}")
+        lines.append(f"final: {written(CHANNEL)} FINAL {json_type} {written(MESSAGE)} {body}")
         lines.append('FINAL: "final"')
     for index, tool in enumerate(rules.tools):
         to = json.dumps(f"to=functions.{tool.name}")
-        heads = f'{line(CHANNEL)} BESIDE " " {to} | " " {to} {line(CHANNEL)} BESIDE'
-        lines.append(f"call_{index}: ( {heads} ) {json_type} {line(MESSAGE)} %json {json.dumps(tool.schema)}")
+        heads = f'{written(CHANNEL)} BESIDE " " {to} | " " {to} {written(CHANNEL)} BESIDE'
+        lines.append(f"call_{index}: ( {heads} ) {json_type} {written(MESSAGE)} %json {json.dumps(tool.schema)}")
     parts: list[Mapping[str, Any]] = [{"name": "calls", "lark_grammar": "\n".join(lines)}]
     has_answer = rules.answer is not None and not rules.is_required
     return [*parts, {"name": "answer", **(rules.answer or {})}] if has_answer else parts
-
-
-_RULES = frozenset({"TEXT"})
 
 
 def one_call_a_message(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ Three families have such files: byte-level BPE (vocab.json, merges.txt), WordPie
 Source: transformers `models/*/tokenization_*.py` (each class's `__init__`), `models/auto/tokenization_auto.py`
 """
 
+import mmap
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -89,8 +90,12 @@ def class_names(folder: Path, uri: str, config: Mapping[str, Any]) -> Mapping[st
         return {}
     names = CLASSES.get(re.sub(r"Tokenizer(Fast)?$", "", stated), _UNNAMED).names
     unnamed = {name: token for name, token in names.items() if name not in files}
-    content = (folder / "tokenizer.json").read_bytes() if unnamed else b""
-    return {name: token for name, token in unnamed.items() if f'"{token}"'.encode() in content}
+    file = folder / "tokenizer.json"
+    if not unnamed or not file.stat().st_size:
+        return {}
+    # Mapped, because what a vocabulary of 30 MB has of them stands in its first lines.
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return {name: token for name, token in unnamed.items() if content.find(f'"{token}"'.encode()) >= 0}
 
 
 def own_names(folder: Path, uri: str, config: Mapping[str, Any]) -> Mapping[str, str]:

@@ -42,10 +42,11 @@ resource "kubernetes_network_policy_v1" "main" {
       }
     }
 
-    # Names; Google's APIs and, over both schemes, images of requests; the metadata server, which gives the identity.
+    # Names; Google's APIs and, over both schemes, images of requests; the metadata server, which gives the identity; a
+    # collector of traces.
     # Source: https://cloud.google.com/kubernetes-engine/docs/how-to/network-policy#network-policy-and-workload-identity
     dynamic "egress" {
-      for_each = [["UDP", 53], ["TCP", 53], ["TCP", 80], ["TCP", 443], ["TCP", 988]]
+      for_each = [["UDP", 53], ["TCP", 53], ["TCP", 80], ["TCP", 443], ["TCP", 988], ["TCP", 4318]]
       content {
         ports {
           protocol = egress.value[0]

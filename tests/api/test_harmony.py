@@ -4,9 +4,9 @@ import pytest
 
 from service.engine.request import FinishReason
 from service.text.chat_template import ChatTemplate
-from service.text.harmony import mark_ids
 from service.text.tokenizer import Tokenizer
-from service.text.tools.harmony import CALL, MARKS, RETURN
+from service.text.tools.grammar import special_markers
+from service.text.tools.harmony import CALL, FORMAT, MARKS, RETURN
 from tests.api.scripted_engine import MODEL, TOKENIZER, Service
 from tests.api.test_chat import events
 from tests.text.small_tokenizers import byte_level
@@ -45,7 +45,7 @@ HARMONY = _tokenizer()
 
 
 def service_of(text):
-    ends = frozenset(mark_ids(HARMONY)[mark] for mark in (CALL, RETURN))
+    ends = frozenset(special_markers(FORMAT, HARMONY)[mark] for mark in (CALL, RETURN))
     template = ChatTemplate(TEMPLATE, HARMONY.special_tokens)
     model = {"chat_template": template, "tokenizer": HARMONY, "stop_ids": ends, "max_model_len": 2048}
     model["vocab_size"] = HARMONY.vocab_size

@@ -32,7 +32,7 @@ WHERE = {
     "api/description.py": (START, "_document"),
     "api/embeddings.py": (THREAD, "create_embeddings.write"),
     "api/generation/answer_rules.py": (THREAD, "ToolUse._too_large GrammarStatement.text"),
-    "api/generation/chat_prompt.py": (THREAD, "_template_call _with_calls_as_text _with_written_arguments"),
+    "api/generation/chat_prompt.py": (THREAD, "_template_call _with_written_arguments"),
     "api/generation/message_content.py": (OURS, "_input"),
     "api/generation/response_items.py": (OURS, "_CustomInput.push _action"),
     "api/generation/sealed.py": (PARSED, "OwnTexts.unsealed _signature seal"),

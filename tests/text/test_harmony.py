@@ -13,11 +13,11 @@ from service.text import harmony
 from service.text.answer_reader import Part
 from service.text.grammar import definition
 from service.text.grammar.compiler import GrammarCompiler
-from service.text.harmony import HarmonyReader, mark_ids, one_call_a_message
+from service.text.harmony import HarmonyReader, one_call_a_message
 from service.text.thinking import Thought
 from service.text.tokenizer import Tokenizer
-from service.text.tools.grammar import CallableTool, CallRules
-from service.text.tools.harmony import CALL, MARKS, RETURN
+from service.text.tools.grammar import CallableTool, CallRules, special_markers
+from service.text.tools.harmony import CALL, FORMAT, MARKS, RETURN
 from service.text.tools.parts import Arguments, CallStart, Content
 from tests.text.grammar.random_walks import allowed_tokens
 from tests.text.small_tokenizers import byte_level
@@ -116,7 +116,7 @@ def _tokenizer():
 
 
 TOKENIZER = _tokenizer()
-ENDS = frozenset(mark_ids(TOKENIZER)[mark] for mark in (CALL, RETURN))
+ENDS = frozenset(special_markers(FORMAT, TOKENIZER)[mark] for mark in (CALL, RETURN))
 COMPILER = GrammarCompiler(TOKENIZER, TOKENIZER.vocab_size, ENDS)
 SCHEMAS = {
     "f": {

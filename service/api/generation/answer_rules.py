@@ -202,10 +202,9 @@ async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest
     shown_ids = frozenset(tags or ()) & model.tokenizer.special_ids
     constraint, text_names = await _constraint(call, model, body, use)
     text_grammar = constraint if body.has_grammar and isinstance(constraint, Grammar) else None
-    if is_harmony:
-        shown_ids = frozenset(harmony.mark_ids(model.tokenizer).values()) & model.tokenizer.special_ids
-    elif use is not None:
-        shown_ids |= frozenset(special_markers(use.tool_format, model.tokenizer).values())
+    tool_format = HARMONY if is_harmony else None if use is None else use.tool_format
+    if tool_format is not None:
+        shown_ids |= frozenset(special_markers(tool_format, model.tokenizer).values())
     if thinking is not None and tags is not None and not thinking.is_over and isinstance(constraint, Grammar):
         may_end = not thinking.is_held
         space_ids = frozenset[int]() if thinking.keeps_space else space_tokens(model.tokenizer)

@@ -1,7 +1,6 @@
 """The messages of a chat to its prompt: what the template gets, the rendered text, its token ids."""
 
 import hashlib
-import json
 import secrets
 from array import array
 from bisect import bisect_left
@@ -22,7 +21,7 @@ from service.api.schema.tokenize import TokenizeRequest
 from service.api.schema.tools import Tool
 from service.api.schema.wire import checked
 from service.errors import ContextLengthExceeded, InvalidParameter, MissingParameter, UnsupportedParameter
-from service.text.chat_template import ChatTemplate, marked
+from service.text.chat_template import ChatTemplate, as_text, marked
 from service.text.harmony import one_call_a_message
 from service.text.prompt_model import PromptModel
 from service.text.tools.format import ToolFormat
@@ -444,8 +443,7 @@ def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplat
 def _with_calls_as_text(turn: Mapping[str, Any], tool_format: ToolFormat) -> dict[str, Any]:
     """Return a message whose content ends with its calls, for a template that would drop them."""
     functions = [call["function"] for call in turn["tool_calls"]]
-    texts = [arguments if isinstance(arguments := f["arguments"], str) else json.dumps(arguments) for f in functions]
-    calls = tool_format.written([(f["name"], text) for f, text in zip(functions, texts, strict=True)])
+    calls = tool_format.written([(f["name"], as_text(f["arguments"])) for f in functions])
     content = turn.get("content") or ""
     others = {key: value for key, value in turn.items() if key != "tool_calls"}
     return others | {"content": _joined(content, calls) if content else calls}

@@ -41,9 +41,8 @@ class PagePool:
         self._evictable: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._key_of: dict[int, bytes] = {}
         self._page_of: dict[bytes, int] = {}
-        self._previous: dict[
-            int, bytes
-        ] = {}  # of registered pages that are not a text's first, the key of the one before
+        # Of registered pages that are not a text's first, the key of the one before.
+        self._previous: dict[int, bytes] = {}
         self._num_next: Counter[bytes] = Counter()  # registered pages that follow the page of a key
         self._branches: set[int] = set()  # registered pages that lie before a place where texts part
 
@@ -249,7 +248,7 @@ class SequencePages:
         self._extend_keys(sequence)
         last = num_positions // self._page_size
         for index in range(sequence.num_registered, last):
-            previous = sequence.page_keys[index - 1] if index else None
+            previous = sequence.page_keys[index - 1] if index and self.windows else None
             self.pool.register(sequence.pages[index], sequence.page_keys[index], previous)
             for (_, pool), held in zip(self.windows, sequence.windows, strict=True):
                 if index >= held.first:

@@ -135,12 +135,16 @@ class _Writer:
         return [*rules, f"other: TEXT {special}"] if self._other_ids else rules
 
     def _literal(self, text: str) -> str:
-        """Return a text as the symbols of a rule: special tokens, and strings between them."""
-        for marker, token_id in self._markers.items():
-            before, found, after = text.partition(marker)
-            if found:
-                return " ".join(filter(None, (self._literal(before), f"<[{token_id}]>", self._literal(after))))
-        return _quoted(text) if text else ""
+        return literal(text, self._markers)
+
+
+def literal(text: str, markers: Mapping[str, int]) -> str:
+    """Return a text as the symbols of a rule: special tokens, by their ids, and strings between them."""
+    for marker, token_id in markers.items():
+        before, found, after = text.partition(marker)
+        if found:
+            return " ".join(filter(None, (literal(before, markers), f"<[{token_id}]>", literal(after, markers))))
+    return _quoted(text) if text else ""
 
 
 def _element(rule: str, parameter: Parameter) -> list[str]:

@@ -167,8 +167,8 @@ run "a_pod_speaks_to_its_clients_and_to_google_alone" {
   }
 
   assert {
-    condition     = toset(kubernetes_network_policy_v1.main.spec[0].egress[*].ports[0].port) == toset(["53", "80", "443", "988"])
-    error_message = "A pod needs names, Google's APIs, images of requests and the metadata server."
+    condition     = toset(kubernetes_network_policy_v1.main.spec[0].egress[*].ports[0].port) == toset(["53", "80", "443", "988", "4318"])
+    error_message = "A pod needs names, Google's APIs, images of requests, the metadata server and a collector of traces."
   }
 }
 
