@@ -96,6 +96,23 @@ GEMMA3: Mapping[str, Any] = {
     "query_pre_attn_scalar": 256,
     "rope_scaling": {"rope_type": "linear", "factor": 8.0},
 }
+GEMMA4: Mapping[str, Any] = {
+    "model_type": "gemma4_text",
+    "vocab_size": 262_144,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "hidden_size_per_layer_input": 0,
+    "max_position_embeddings": 262_144,
+    "sliding_window": 1024,
+}
+GEMMA4_E: Mapping[str, Any] = GEMMA4 | {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "hidden_size_per_layer_input": 256,
+    "num_kv_shared_layers": 18,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 512,
+}
 QWEN3_MOE: Mapping[str, Any] = QWEN3 | {
     "model_type": "qwen3_moe",
     "num_attention_heads": 32,
@@ -129,6 +146,7 @@ MODELS: dict[str, Mapping[str, Any]] = {
     "Qwen3 14B": QWEN3 | _sizes(5120, 17_408, 40, num_attention_heads=40),
     "Qwen3 32B": QWEN3 | _sizes(5120, 25_600, 64, num_attention_heads=64),
     "Gemma 3 4B": GEMMA3 | _sizes(2560, 10_240, 34),
+    "Gemma 4 E4B": GEMMA4_E | _sizes(2560, 10_240, 42),
     "Qwen3 30B-A3B": QWEN3_MOE | _sizes(2048, 6144, 48),
     "gpt-oss 20B": GPT_OSS | _sizes(2880, 2880, 24),
 }

@@ -321,14 +321,17 @@ class Runner:
         if self.shapes.has_whole_steps and bucket.num_rows == 0:
             hidden, sampled, _ = self._run_whole(Hidden(bucket), inputs)
             return ModelOutputs(hidden, hidden, sampled)
-        layers, places, sampled = self._embed(bucket, inputs)
+        layers, places, sampled, per_layer = self._embed(bucket, inputs)
         hidden, last = layers.hidden, None
         scores: list[tuple[range, Float[Array, "layer head prompt_token position"]]] = []
-        for group in self._groups:
+        for number, group in enumerate(self._groups):
+            if per_layer:
+                layers = layers._replace(per_layer=per_layer[number])
             of_group = GroupInputs(layers, places)
             if heads is None:
                 executable = self._executables[Layers(bucket, group.kind, has_media=layers.added is not None)]
-                hidden, last = executable(group.weights, group.cache, of_group)
+                cache = self._shared_cache(number) or group.cache
+                hidden, last = executable(group.weights, cache, of_group)
             else:
                 attend = self._executables[OfMemory(MemoryPart.ATTEND, group.kind)]
                 (hidden, last), of_heads = attend(
@@ -337,6 +340,15 @@ class Runner:
                 scores.append((group.layers, of_heads))
             layers = layers._replace(hidden=hidden, added=None)
         return ModelOutputs(hidden, hidden if last is None else last, sampled, tuple(scores))
+
+    def _shared_cache(self, number: int) -> list[jax.Array]:
+        """Return the arrays that a group of layers reads in place of a cache of its own; none of most groups."""
+        leaves = []
+        for shared in self._layer_groups[number].shared:
+            cache, num_layers = self._groups[shared.group].cache, len(self._groups[shared.group].layers)
+            each = len(cache) // num_layers
+            leaves += cache[shared.layer * each : (shared.layer + 1) * each]
+        return leaves
 
     def _embed(self, bucket: Bucket, inputs: StepInputs) -> Embedded:
         if inputs.media_rows is None:

@@ -42,8 +42,8 @@ class AttentionKernel(Protocol):
     def attend(
         self,
         query: QueryHeads,
-        new_keys: KVHeads,
-        new_values: KVHeads,
+        new_keys: KVHeads | None,
+        new_values: KVHeads | None,
         cache: LayerCache,
         paging: Paging,
         *,
@@ -51,6 +51,8 @@ class AttentionKernel(Protocol):
         sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, LayerCache]:
         """Cache the new tokens' keys and values, and attend from each token up to the last position that it sees.
+
+        Without new keys and values, those of the tokens are in the cache already, which stays as it is.
 
         Source: sinks: OpenAI 2025, arXiv:2508.10925, section 2.2; transformers `models/gpt_oss/modeling_gpt_oss.py`.
         """

@@ -47,8 +47,8 @@ class BlockAttention(PagedReference):
     def attend(
         self,
         query: QueryHeads,
-        new_keys: KVHeads,
-        new_values: KVHeads,
+        new_keys: KVHeads | None,
+        new_values: KVHeads | None,
         cache: KVPages,
         paging: Paging,
         *,

@@ -24,8 +24,8 @@ class AttentionByHeadDim:
     def attend(
         self,
         query: QueryHeads,
-        new_keys: KVHeads,
-        new_values: KVHeads,
+        new_keys: KVHeads | None,
+        new_values: KVHeads | None,
         cache: LayerCache,
         paging: Paging,
         *,

@@ -67,8 +67,8 @@ class TritonAttention(PagedReference):
     def attend(
         self,
         query: QueryHeads,
-        new_keys: KVHeads,
-        new_values: KVHeads,
+        new_keys: KVHeads | None,
+        new_values: KVHeads | None,
         cache: KVPages,
         paging: Paging,
         *,
@@ -76,7 +76,7 @@ class TritonAttention(PagedReference):
         sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, KVPages]:
         """Write the new tokens into their pages and attend over the pages in place."""
-        tile = _tile(query, cache, paging, scoring)
+        tile = _tile(query, cache, paging, scoring, has_new=new_keys is not None)
         if not tile.writes:
             with jax.named_scope("cache_update"):
                 cache = write_tokens(cache, new_keys, new_values, paging)
@@ -133,7 +133,7 @@ class TritonAttention(PagedReference):
         return outputs
 
 
-def _tile(query: QueryHeads, cache: KVPages, paging: Paging, scoring: Scoring) -> Tile:
+def _tile(query: QueryHeads, cache: KVPages, paging: Paging, scoring: Scoring, *, has_new: bool) -> Tile:
     """Return the constants of a call, which follow from its shapes."""
     num_seqs, width, num_kv_heads, group, head_dim = query.shape
     page_size = cache.keys.shape[2]
@@ -143,6 +143,7 @@ def _tile(query: QueryHeads, cache: KVPages, paging: Paging, scoring: Scoring) -
         num_positions=_power_of_two(vectors, most=MOST_POSITIONS),
         num_seqs=num_seqs,
         width=width,
+        writes=has_new and width == 1,
         group=group,
         page_size=page_size,
         scoring=scoring,
@@ -152,7 +153,7 @@ def _tile(query: QueryHeads, cache: KVPages, paging: Paging, scoring: Scoring) -
     reach = context if window is None else min(context, window + width)
     num_programs = num_seqs * tile.num_blocks * num_kv_heads
     # Rows of a prompt are read together, so none of them is much longer than the others.
-    most_splits = max(ENOUGH_PROGRAMS // num_programs, PROGRAMS_AT_ONCE // num_kv_heads if tile.writes else 0)
+    most_splits = max(ENOUGH_PROGRAMS // num_programs, PROGRAMS_AT_ONCE // num_kv_heads if width == 1 else 0)
     return replace(
         tile,
         most_splits=max(1, min(most_splits, reach // SHORTEST_SPLIT)),

@@ -35,6 +35,7 @@ class Tile:
     num_positions: int  # key positions of one tile step, which is one iteration of the program's loop
     num_seqs: int
     width: int  # new tokens of a sequence
+    writes: bool  # whether the kernel writes the new tokens into their pages: one of each sequence
     group: int  # query heads of a KV head, and so query rows of one token
     page_size: int  # token positions
     scoring: Scoring
@@ -66,11 +67,6 @@ class Tile:
     def has_scales(self) -> bool:
         """Whether keys and values have scales, [page, position, 1]."""
         return has_scales(self.stored)
-
-    @property
-    def writes(self) -> bool:
-        """Whether the kernel writes the new tokens into their pages: one of each sequence."""
-        return self.width == 1
 
 
 class Span(NamedTuple):

@@ -30,21 +30,20 @@ class NativePagedAttention(BlockAttention):
     def attend(
         self,
         query: QueryHeads,
-        new_keys: KVHeads,
-        new_values: KVHeads,
+        new_keys: KVHeads | None,
+        new_values: KVHeads | None,
         cache: KVPages,
         paging: Paging,
         *,
         scoring: Scoring,
         sinks: Sinks | None = None,
     ) -> tuple[QueryHeads, KVPages]:
-        """Write the new tokens into their pages and attend, in one call; the result of padding is zero.
+        """Write what is new into its pages and attend, in one call; the result of padding is zero.
 
         A token's result is the same in every batch, and in every cut of its sequence into steps.
         """
         register_native_calls()
         pages = [array for array in cache if array is not None]
-        stored = [array for array in as_stored(new_keys, new_values, cache.keys.dtype) if array is not None]
         scaled = query.astype(jnp.float32) * scoring.scale  # smaller than the scores
         indices = (paging.start, paging.num_tokens, paging.page_table)
         limits = (jnp.int32(scoring.sliding_window or WHOLE_CONTEXT), jnp.float32(scoring.soft_cap or 0))
@@ -52,7 +51,14 @@ class NativePagedAttention(BlockAttention):
             sinks = jnp.full(query.shape[2:4], NO_SINK)
         ahead = jnp.zeros((0, 0), jnp.int32) if paging.ahead is None else paging.ahead
         limits = (*limits, sinks.astype(jnp.float32), ahead)
-        operands = (scaled, *indices, *limits, *(new.astype(old.dtype) for new, old in zip(stored, pages, strict=True)))
+        operands = (scaled, *indices, *limits)
+        if new_keys is None or new_values is None:
+            call = jax.ffi.ffi_call(ATTENTION_TARGET, [jax.ShapeDtypeStruct(scaled.shape, scaled.dtype)])
+            with jax.named_scope("attention"):
+                [attended] = call(*operands, *pages)
+            return attended.astype(query.dtype), cache
+        stored = [array for array in as_stored(new_keys, new_values, cache.keys.dtype) if array is not None]
+        operands = (*operands, *(new.astype(old.dtype) for new, old in zip(stored, pages, strict=True)))
         results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (scaled, *pages)]
         aliases = {len(operands) + index: 1 + index for index in range(len(pages))}
         call = jax.ffi.ffi_call(ATTENTION_TARGET, results, input_output_aliases=aliases)

@@ -39,8 +39,8 @@ class PagedReference:
     def attend(
         self,
         query: QueryHeads,
-        new_keys: KVHeads,
-        new_values: KVHeads,
+        new_keys: KVHeads | None,
+        new_values: KVHeads | None,
         cache: KVPages,
         paging: Paging,
         *,
@@ -102,8 +102,10 @@ def is_visible(
     return visible
 
 
-def write_tokens(pages: KVPages, new_keys: KVHeads, new_values: KVHeads, paging: Paging) -> KVPages:
-    """Write each new token's keys and values to its page, dropping padding."""
+def write_tokens(pages: KVPages, new_keys: KVHeads | None, new_values: KVHeads | None, paging: Paging) -> KVPages:
+    """Write each new token's keys and values to its page, dropping padding; without any, return the pages."""
+    if new_keys is None or new_values is None:
+        return pages
     return pages.map(functools.partial(_write, paging=paging), as_stored(new_keys, new_values, pages.keys.dtype))
 
 

@@ -44,8 +44,8 @@ class ShardedAttention:
     def attend(
         self,
         query: QueryHeads,
-        new_keys: KVHeads,
-        new_values: KVHeads,
+        new_keys: KVHeads | None,
+        new_values: KVHeads | None,
         cache: LayerCache,
         paging: Paging,
         *,

@@ -58,8 +58,8 @@ class RaggedAttention:
     def attend(
         self,
         query: QueryHeads,
-        new_keys: KVHeads,
-        new_values: KVHeads,
+        new_keys: KVHeads | None,
+        new_values: KVHeads | None,
         cache: KVPairs,
         paging: Paging,
         *,
@@ -72,11 +72,13 @@ class RaggedAttention:
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
         num_joined, per_register = num_vectors // 2, tpu_heads_per_register(head_dim)
         num_cached, cached_dim = num_joined * per_register, dim // per_register
-        with jax.named_scope("cache_update"):
-            new = (padded(part, {2: num_cached, 3: cached_dim}) for part in (new_keys, new_values))
-            pairs = jnp.stack([joined(part, per_register) for part in new], axis=3)
-            pairs = pairs.reshape(num_seqs, width, num_vectors, dim).astype(cache.dtype)
-            pages = write_pairs(cache, pairs, paging, interpret=self.interpret)
+        pages = cache
+        if new_keys is not None and new_values is not None:
+            with jax.named_scope("cache_update"):
+                new = (padded(part, {2: num_cached, 3: cached_dim}) for part in (new_keys, new_values))
+                pairs = jnp.stack([joined(part, per_register) for part in new], axis=3)
+                pairs = pairs.reshape(num_seqs, width, num_vectors, dim).astype(cache.dtype)
+                pages = write_pairs(cache, pairs, paging, interpret=self.interpret)
         with jax.named_scope("attention"):
             ragged = _Ragged(paging, width)
             rows = joined_queries(padded(query, {2: num_cached, 4: cached_dim}), per_register)

@@ -66,8 +66,8 @@ class Kv8Attention:
     def attend(
         self,
         query: QueryHeads,
-        new_keys: KVHeads,
-        new_values: KVHeads,
+        new_keys: KVHeads | None,
+        new_values: KVHeads | None,
         cache: Kv8Cache,
         paging: Paging,
         *,
@@ -76,20 +76,14 @@ class Kv8Attention:
     ) -> tuple[QueryHeads, Kv8Cache]:
         """Write the new tokens into their pages and attend over the pages in place."""
         assert sinks is None, "a model with sinks is given the reference"
+        if new_keys is not None and new_values is not None:
+            with jax.named_scope("cache_update"):
+                cache = self._written(new_keys, new_values, cache, paging)
         words, *scales = cache
         num_seqs, width, num_kv_heads, group, head_dim = query.shape
         per_register = tpu_heads_per_register(head_dim)
         num_joined, dim = words.shape[2] * heads_per_word(self.kv_dtype), words.shape[3]
         num_cached, cached_dim = num_joined * per_register, dim // per_register
-        with jax.named_scope("cache_update"):
-            new_keys, new_values = (padded(part, {2: num_cached, 3: cached_dim}) for part in (new_keys, new_values))
-            new = as_stored(new_keys, new_values, jnp.dtype(self.kv_dtype))
-            new_words = packed_words(joined(new.keys, per_register), joined(new.values, per_register))
-            words = write_pairs(words, new_words, paging, interpret=self.interpret)
-            if scales:
-                vector_scales = jnp.concatenate([part for part in new[2:] if part is not None], axis=-1)
-                new_scales = vector_scales.reshape(num_seqs, width, -1)
-                scales = [write_scales(scales[0], new_scales, paging, interpret=self.interpret)]
         with jax.named_scope("attention"):
             group *= per_register
             num_tokens = 1 if width == 1 else _block_tokens(width, group, num_joined * dim // TPU_LANES)
@@ -103,6 +97,21 @@ class Kv8Attention:
             unpacked = own_parts(jnp.moveaxis(by_head, 1, 2), per_register)[:, :, :num_kv_heads, :, :head_dim]
             is_token = paging.is_token(width)[:, :, None, None, None]
             return jnp.where(is_token, unpacked, 0), (words, *scales)
+
+    def _written(self, new_keys: KVHeads, new_values: KVHeads, cache: Kv8Cache, paging: Paging) -> Kv8Cache:
+        words, *scales = cache
+        num_seqs, width, _, head_dim = new_keys.shape
+        per_register = tpu_heads_per_register(head_dim)
+        num_cached = words.shape[2] * heads_per_word(self.kv_dtype) * per_register
+        heads = {2: num_cached, 3: words.shape[3] // per_register}
+        new = as_stored(padded(new_keys, heads), padded(new_values, heads), jnp.dtype(self.kv_dtype))
+        new_words = packed_words(joined(new.keys, per_register), joined(new.values, per_register))
+        words = write_pairs(words, new_words, paging, interpret=self.interpret)
+        if not scales:
+            return (words,)
+        vector_scales = jnp.concatenate([part for part in new[2:] if part is not None], axis=-1)
+        new_scales = vector_scales.reshape(num_seqs, width, -1)
+        return words, write_scales(scales[0], new_scales, paging, interpret=self.interpret)
 
 
 def _block_tokens(width: int, group: int, num_registers: int) -> int:

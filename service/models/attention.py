@@ -42,34 +42,39 @@ class StepAttention:
         cache: LayerCache,
         rotation: Rotation | None,
     ) -> tuple[NamedArray, LayerCache]:
-        """Attend from each token to those up to its own; the returned cache holds the tokens' keys and values."""
+        """Attend from each token to those up to its own; the returned cache holds the tokens' keys and values.
+
+        One that is shared holds them already, and stays as it is.
+        """
         with jax.named_scope("qkv"):
             qkv = self._qkv(x, weights)
             if description.has_bias:
                 qkv = qkv + _bias(description, weights)
         group = description.group_size
         query = qkv.slice("qkv_group", "group", start=0, length=group)
-        key = qkv["qkv_group", group]
-        value = qkv["qkv_group", group + 1] if description.has_values else key
-        query, key = self._normalized(query, key, description, weights)
-        value = normalized(value, description.value_norm, weights, "value_norm", "head_dim")
+        own_keys = None if description.shares_cache else qkv["qkv_group", group]
+        value = qkv["qkv_group", group + 1] if description.has_values and own_keys is not None else own_keys
+        query, key = self._normalized(query, own_keys, description, weights)
         if rotation is not None:
             with jax.named_scope("rope"):
                 is_adjacent = description.rotation is not None and description.rotation.is_adjacent
-                query, key = _rotated(query, rotation, is_adjacent), _rotated(key, rotation, is_adjacent)
+                query = _rotated(query, rotation, is_adjacent)
+                key = None if key is None else _rotated(key, rotation, is_adjacent)
                 if rotation.temperature is not None:
                     query = query * hax.named(rotation.temperature, "token")
-        key, value = _with_nans_in_keys(key, value)
+        pair: tuple[NamedArray, ...] = ()
+        if key is not None and value is not None:
+            value = normalized(value, description.value_norm, weights, "value_norm", "head_dim")
+            pair = _with_nans_in_keys(key, value)
         heads = (
             query.rearrange(("token", "kv_head", "group", "head_dim")).array,
-            key.rearrange(("token", "kv_head", "head_dim")).array,
-            value.rearrange(("token", "kv_head", "head_dim")).array,
+            *(part.rearrange(("token", "kv_head", "head_dim")).array for part in pair),
         )
         scoring = Scoring(description.scale, description.window, description.soft_cap)
         sinks = weights["sinks"].array if description.has_sinks else None
 
         def attend(own: tuple[Array, ...], cache: LayerCache, paging: Paging) -> tuple[Array, LayerCache]:
-            query, key, value = own
+            query, key, value = own if pair else (*own, None, None)
             return self.kernel.attend(query, key, value, cache, paging, scoring=scoring, sinks=sinks)
 
         attended, cache = self.regions.attend(attend, heads, cache)
@@ -85,10 +90,13 @@ class StepAttention:
         return out, cache
 
     def _normalized(
-        self, query: NamedArray, key: NamedArray, description: Attention, weights: NamedWeights
-    ) -> tuple[NamedArray, NamedArray]:
+        self, query: NamedArray, key: NamedArray | None, description: Attention, weights: NamedWeights
+    ) -> tuple[NamedArray, NamedArray | None]:
         """Normalize queries and keys, each head by itself or all together."""
         norm = description.qk_norm
+        if key is None:
+            assert not description.is_qk_norm_whole, "no family that shares keys has norms over all heads"
+            return normalized(query, norm, weights, "query_norm", "head_dim"), None
         if not description.is_qk_norm_whole:
             query = normalized(query, norm, weights, "query_norm", "head_dim")
             return query, normalized(key, norm, weights, "key_norm", "head_dim")

@@ -27,8 +27,8 @@ from service.models.adapter_arrays import AdapterShapes, adapter_specs, weight_p
 from service.models.attention import MemoryAttention, StepAttention
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder, SpeechEncoder
-from service.models.feed_forward import feed_forward, with_experts_beside
-from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
+from service.models.feed_forward import feed_forward, of_layer_input, with_experts_beside
+from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, SharedCache, Weights
 from service.models.layer_groups import layer_groups
 from service.models.multiply import Multiply, NamedWeights, TokenAdapters
 from service.models.norm import normalized
@@ -114,12 +114,24 @@ class Decoder:
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
-        """The layers in order, cut into groups that are compiled separately."""
-        return layer_groups(self.config.layers, self.weight_specs())
+        """The layers in order, cut into groups that are compiled separately; those that share caches are cut apart."""
+        layers, storing = self.config.layers, self.config.storing_layers
+        groups = layer_groups(layers, self.weight_specs(), part=storing)
+        sharing = range(len(storing), len(layers))
+        if not sharing:
+            return groups
+        shared = []
+        for window in dict.fromkeys(layers[number].attention.window for number in sharing):
+            producer = self.config.producer_of(window)
+            place = next(number for number, group in enumerate(groups) if producer in group.layers)
+            shared.append(SharedCache(window or 0, place, groups[place].layers.index(producer)))
+        others = layer_groups(layers, self.weight_specs(), part=sharing)
+        return (*groups, *(group._replace(shared=tuple(shared)) for group in others))
 
     def initial_cache(self, layout: CacheLayout, group: LayerGroup) -> Cache:
-        """Return a layer group's empty cache: that of each of its layers."""
-        attentions = (self.config.layers[number].attention for number in group.layers)
+        """Return a layer group's empty cache: that of each of its layers; of layers that share others' none."""
+        own_layers = () if group.shared else group.layers
+        attentions = (self.config.layers[number].attention for number in own_layers)
         return tuple(
             self._kernel.initial_cache(
                 layout.of(attention.window),
@@ -147,6 +159,30 @@ class Decoder:
             hidden = normalized(hidden, config.embed_norm, named, "embed_norm")
         rotations = tuple(self._rotation(rope, positions) for rope in config.rotations)
         return hidden.rearrange(("token", "embed")).array, rotations
+
+    def per_layer_inputs(
+        self, weights: Weights, token_ids: Int[Array, " token"], hidden: Float[Array, "token hidden"]
+    ) -> tuple[Float[Array, "layer token size"], ...]:
+        """Return the inputs of the layers of each group besides the hidden states; of a model without them, nothing.
+
+        Source: transformers `models/gemma4/modeling_gemma4.py` (get_per_layer_inputs, project_per_layer_inputs)
+        """
+        description = self.config.per_layer_embeddings
+        if description is None:
+            return ()
+        named = self._named(weights, self.weight_specs())
+        with jax.named_scope("per_layer_inputs"):
+            ids = hax.named(jnp.minimum(token_ids, description.vocab_size - 1), "token")
+            multiplier = float(np.asarray(description.size**0.5, self.dtype))
+            of_token = _scaled(named["per_layer_embed"].take("vocab", ids).astype(self.dtype), multiplier)
+            states = hax.named(hidden, ("token", "embed"))
+            projected = self._multiply.constrained(
+                self._multiply(states, named, "per_layer_model_projection", ("embed",))
+            )
+            projected = _scaled(projected, self.hidden_size**-0.5)
+            projected = normalized(projected, description.norm, named, "per_layer_norm", "size")
+            both = _scaled(projected + of_token, 2.0**-0.5).rearrange(("layer", "token", "size")).array
+        return tuple(both[group.layers.start : group.layers.stop] for group in self.layer_groups)
 
     def run_layer_group(
         self, group: LayerGroup, weights: Sequence[jax.Array], cache: Cache, inputs: LayerGroupInputs
@@ -181,7 +217,8 @@ class Decoder:
         step_multiply = replace(self._multiply, spans=inputs.regions.spans(len(inputs.hidden)))
         parts = {} if inputs.adapters is None else weight_parts(specs.values())
         new_cache, scores = [], []
-        for number, layer_cache in zip(group.layers, cache, strict=True):
+        of_windows = {shared.window: read for shared, read in zip(group.shared, cache, strict=False)}
+        for index, number in enumerate(group.layers):
             layer, prefix = self.config.layers[number], f"layers.{number}."
             own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
             multiply = step_multiply
@@ -191,6 +228,7 @@ class Decoder:
             attend = StepAttention(multiply, self._kernel, inputs.regions_of(layer.attention.window))
             rope = layer.attention.rotation
             rotation = None if rope is None else inputs.rotation[self.config.rotations.index(rope)]
+            layer_cache = of_windows[layer.attention.window or 0] if group.shared else cache[index]
             x = normalized(hidden, layer.attention_norm, own, "attention_norm")
             attended, new_layer_cache = attend(x, layer.attention, own, layer_cache, rotation)
             added = normalized(attended, layer.attention_post_norm, own, "attention_post_norm")
@@ -209,12 +247,17 @@ class Decoder:
                 made = with_experts_beside(made, hidden, layer.beside, own, multiply)
             added = normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
             hidden = hidden + _scaled(added, layer.residual_multiplier)
+            if layer.per_layer_input is not None:
+                assert inputs.per_layer is not None, "a model whose layers have inputs of their own makes them"
+                own_input = hax.named(inputs.per_layer[index], ("token", "size"))
+                added = of_layer_input(hidden, own_input, layer.per_layer_input, own, multiply)
+                hidden = hidden + added
             if layer.has_output_scale:
                 hidden = hidden * own["output_scale"]["one", 0]
             if inputs.added is not None and number < len(inputs.added):
                 hidden = hidden + hax.named(inputs.added[number], ("token", "embed"))
             new_cache.append(new_layer_cache)
-        return hidden.rearrange(("token", "embed")).array, tuple(new_cache), scores
+        return hidden.rearrange(("token", "embed")).array, cache if group.shared else tuple(new_cache), scores
 
     def remember(
         self,

@@ -18,6 +18,7 @@ from service.models.description import (
     Layer,
     Norm,
     PatchEncoder,
+    PerLayerEmbeddings,
     SpeechEncoder,
     TensorNames,
 )
@@ -61,6 +62,8 @@ def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:
         shape = (config.num_positions, embed)
         yield _plain("positions", ("position", "embed"), shape, f"{names.prefix}{names.positions}.weight")
     yield from _norm(config.embed_norm, "embed_norm", embed, "", names, tensor=names.embed_norm)
+    if config.per_layer_embeddings is not None:
+        yield from _per_layer_embeddings(config.per_layer_embeddings, config)
     for number, layer in enumerate(config.layers):
         yield from _layer(layer, f"layers.{number}.", names.of_layer(number), embed, names)
     yield from _norm(config.final_norm, "final_norm", embed, names.prefix, names, tensor=names.final_norm)
@@ -72,6 +75,22 @@ def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:
         yield from _image_encoder(config.image_encoder, embed)
     if isinstance(config.image_encoder, PatchEncoder):
         yield from _patch_encoder(config.image_encoder, embed)
+
+
+def _per_layer_embeddings(description: PerLayerEmbeddings, config: DecoderConfig) -> Iterator[WeightSpec]:
+    names, layers, size = config.names, config.num_layers, description.size
+    table = (description.vocab_size, layers * size)
+    source = TensorSource(
+        f"{names.prefix}{names.per_layer_embed}.weight", table, (description.vocab_size, layers, size)
+    )
+    yield WeightSpec("per_layer_embed", ("vocab", "layer", "size"), (description.vocab_size, layers, size), (source,))
+    shape = (layers * size, config.hidden_size)
+    tensor = f"{names.prefix}{names.per_layer_model_projection}.weight"
+    source = TensorSource(tensor, shape, (layers, size, config.hidden_size))
+    axes = ("layer", "size", "embed")
+    yield WeightSpec("per_layer_model_projection", axes, (layers, size, config.hidden_size), (source,), num_in_axes=1)
+    norm = f"{names.prefix}{names.per_layer_norm}.weight"
+    yield _plain("per_layer_norm", ("size",), (size,), norm)
 
 
 def _speech_encoder(encoder: SpeechEncoder) -> Iterator[WeightSpec]:
@@ -155,6 +174,14 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
         yield from _experts(layer.beside.experts, ours, theirs, embed, names)
         yield from norm(layer.beside.post_norm, "beside_post_norm", names.beside_post_norm)
     yield from norm(layer.mlp_post_norm, "mlp_post_norm", names.mlp_post_norm)
+    if layer.per_layer_input is not None:
+        size = layer.per_layer_input.size
+        yield _product(
+            ours + "per_layer_gate", ("size", "embed"), (size, embed), f"{theirs}{names.per_layer_gate}.weight"
+        )
+        up = f"{theirs}{names.per_layer_projection}.weight"
+        yield _product(ours + "per_layer_projection", ("embed", "size"), (embed, size), up)
+        yield from norm(layer.per_layer_input.post_norm, "per_layer_post_norm", names.per_layer_post_norm)
     if layer.has_output_scale:
         yield _plain(ours + "output_scale", ("one",), (1,), f"{theirs}{names.output_scale}")
 
@@ -185,8 +212,9 @@ def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNam
     suffix, in_shape, in_axes = (".bias", (), ()) if embed is None else (".weight", (embed,), ("embed",))
     # How many of queries, keys and values belong to a key-value head, and how often each comes.
     each = ((group, 1), (1, attention.kv_copies), (1, attention.kv_copies))
-    has_keys = embed is not None or attention.has_key_bias
-    present = [part for part, is_there in enumerate((True, has_keys, attention.has_values)) if is_there]
+    has_keys = not attention.shares_cache and (embed is not None or attention.has_key_bias)
+    has_values = not attention.shares_cache and attention.has_values
+    present = [part for part, is_there in enumerate((True, has_keys, has_values)) if is_there]
     members_of, is_fused = [each[part] for part in present], len(names.qkv) == 1
     tensors = names.qkv if is_fused else tuple(names.qkv[part] for part in present)
     rows = [heads // copies * members * dim for members, copies in members_of]
@@ -240,10 +268,8 @@ def _qk_norms(norm: Norm, attention: Attention, ours: str, theirs: str, names: T
     dim, heads, group, copies = attention.head_dim, attention.num_kv_heads, attention.group_size, attention.kv_copies
     parts = [part for part, has_part in (("weight", norm.has_weight), ("bias", norm.has_bias)) if has_part]
     # Of queries and of keys: the heads of each, and how often the checkpoint's come.
-    for name, tensor, members, times in (
-        ("query_norm", names.query_norm, group, 1),
-        ("key_norm", names.key_norm, 1, copies),
-    ):
+    of_each = [("query_norm", names.query_norm, group, 1), ("key_norm", names.key_norm, 1, copies)]
+    for name, tensor, members, times in of_each[:1] if attention.shares_cache else of_each:
         for part in parts:
             own, stored = ours + (name if part == "weight" else f"{name}_bias"), f"{theirs}{tensor}.{part}"
             if not attention.is_qk_norm_whole:

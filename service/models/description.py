@@ -70,6 +70,7 @@ class Attention:
     is_exclusive: bool = False  # whether a result loses what it has in the direction of its token's own value
     has_values: bool = True  # whether values have a projection; otherwise they are the keys before their norm
     value_norm: Norm | None = None
+    shares_cache: bool = False  # whether keys and values are those of the last layer that has its own and this window
     kv_copies: int = 1  # consecutive key-value heads that are copies of one in the checkpoint
 
     @property
@@ -156,6 +157,24 @@ class ExpertsBeside:
 
 
 @dataclass(frozen=True)
+class PerLayerInput:
+    """A branch at the end of a layer: a projection down, whose activation multiplies the layer's own input."""
+
+    size: int  # of a layer's input
+    activation: Activation
+    post_norm: Norm  # of the projection back up
+
+
+@dataclass(frozen=True)
+class PerLayerEmbeddings:
+    """What gives each layer an input of its own: an embedding of the token, and a projection of the model's."""
+
+    vocab_size: int
+    size: int  # of the input of one layer
+    norm: Norm  # of the projection
+
+
+@dataclass(frozen=True)
 class Layer:
     """Attention and feed-forward, each a residual branch: its input and its result may be normalized.
 
@@ -169,6 +188,7 @@ class Layer:
     attention_post_norm: Norm | None = None
     mlp_post_norm: Norm | None = None
     beside: ExpertsBeside | None = None
+    per_layer_input: PerLayerInput | None = None
     residual_multiplier: float = 1.0  # of every branch
     has_output_scale: bool = False  # whether a number that is learned multiplies what leaves the layer
     memory_attention: Attention | None = None
@@ -211,6 +231,12 @@ class TensorNames:
     beside_norm: str | None = None
     beside_post_norm: str | None = None
     feed_forward_post_norm: str | None = None
+    per_layer_gate: str | None = None
+    per_layer_projection: str | None = None
+    per_layer_post_norm: str | None = None
+    per_layer_embed: str | None = None  # of the model, as are the two that follow
+    per_layer_model_projection: str | None = None
+    per_layer_norm: str | None = None
     norm_gates: tuple[tuple[str, str], ...] = ()  # norms, and the prefix of the two matrices of each one's gate
     memory_norm: str | None = None
     memory_qkv: tuple[str, ...] = ()
@@ -331,6 +357,7 @@ class DecoderConfig:
     embed_multiplier: float = 1.0  # rounded to the dtype of activations
     logits_multiplier: float = 1.0
     logits_soft_cap: float | None = None  # logits are squeezed into (-logits_soft_cap, logits_soft_cap)
+    per_layer_embeddings: PerLayerEmbeddings | None = None
     speech_encoder: SpeechEncoder | None = None  # whose output is the memory of the layers
     image_encoder: ImageEncoder | PatchEncoder | None = None  # whose rows take the places of tokens
 
@@ -348,6 +375,16 @@ class DecoderConfig:
     def num_layers(self) -> int:
         """The number of layers."""
         return len(self.layers)
+
+    @property
+    def storing_layers(self) -> range:
+        """The layers whose keys and values are cached: all before the first that shares those of another."""
+        shares = (layer.attention.shares_cache for layer in self.layers)
+        return range(next((number for number, is_shared in enumerate(shares) if is_shared), self.num_layers))
+
+    def producer_of(self, window: int | None) -> int:
+        """Return the layer whose keys and values are those of the layers that share them and have a window."""
+        return max(number for number in self.storing_layers if self.layers[number].attention.window == window)
 
     @property
     def heads(self) -> Attention:
@@ -396,7 +433,8 @@ class DecoderConfig:
     def kv_bytes_by_window(self, position_bytes: Callable[[Attention], int]) -> dict[int | None, int]:
         """Return the same of the layers with each window, and of those without one."""
         found: dict[int | None, int] = {}
-        for layer in self.layers:
+        for number in self.storing_layers:
+            layer = self.layers[number]
             window = layer.attention.window
             found[window] = found.get(window, 0) + 2 * position_bytes(layer.attention)
         return found

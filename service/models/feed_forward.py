@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from haliax import NamedArray
 
 from service.models.activations import activate, gated, xielu
-from service.models.description import Activation, Experts, ExpertsBeside, FeedForward
+from service.models.description import Activation, Experts, ExpertsBeside, FeedForward, PerLayerInput
 from service.models.experts import mixture
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
@@ -57,6 +57,24 @@ def with_experts_beside(
     mixed = mixture(x, experts, weights, multiply, routed)
     own = normalized(made, description.feed_forward_post_norm, weights, "feed_forward_post_norm")
     return own + normalized(mixed, description.post_norm, weights, "beside_post_norm")
+
+
+def of_layer_input(
+    hidden: NamedArray,
+    layer_input: NamedArray,
+    description: PerLayerInput,
+    weights: NamedWeights,
+    multiply: Multiply,
+) -> NamedArray:
+    """Return what a layer's own input adds to the residual stream at its end.
+
+    Source: transformers `models/gemma4/modeling_gemma4.py` (Gemma4TextDecoderLayer)
+    """
+    with jax.named_scope("per_layer_input"):
+        gate = multiply(hidden, weights, "per_layer_gate", ("embed",))
+        active = hax.named(activate(gate.array, description.activation), gate.axes) * layer_input
+        up = multiply.constrained(multiply(active, weights, "per_layer_projection", ("size",)))
+        return normalized(up, description.post_norm, weights, "per_layer_post_norm")
 
 
 def _activated(x: NamedArray, activation: Activation, weights: NamedWeights) -> NamedArray:

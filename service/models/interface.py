@@ -20,6 +20,14 @@ Weights = Mapping[str, jax.Array]  # by WeightSpec.name
 Cache = Any  # a layer group's: a pytree
 
 
+class SharedCache(NamedTuple):
+    """The cache of one layer of an earlier group, which layers of a group read."""
+
+    window: int  # of the layers; 0 for none
+    group: int  # the number of the earlier group
+    layer: int  # the number of the layer in it
+
+
 class LayerGroup(NamedTuple):
     """Consecutive layers that one executable runs. Groups of one kind have equal traces and share their executables."""
 
@@ -27,6 +35,7 @@ class LayerGroup(NamedTuple):
     layers: range
     weights: tuple[str, ...]  # by WeightSpec.name, in the order in which the kind's executables take them
     adapters: tuple[str, ...] = ()  # those of the weights that hold the slots of adapters
+    shared: tuple[SharedCache, ...] = ()  # its cache: what its layers read, and leave as it is; () for one of its own
 
 
 class LayerGroupInputs(NamedTuple):
@@ -39,6 +48,7 @@ class LayerGroupInputs(NamedTuple):
     added: Float[Array, "layer token hidden"] | None = None  # to the hidden states after each of the first layers
     adapters: Int[Any, " token"] | None = None  # the slot of each token's adapter, -1 for none; None without slots
     windows: dict[int, Regions] | None = None  # of layers with a window whose pages are apart; None without any
+    per_layer: Float[Array, "layer token size"] | None = None  # the input of each layer of the group; None without any
 
     def regions_of(self, window: int | None) -> Regions:
         """Return the positions and pages of the tokens, for layers with a sliding window or without one."""
@@ -166,6 +176,12 @@ class PagedDecoder(Protocol):
         self, weights: Weights, token_ids: Int[Array, " token"], positions: Int[Array, "*axis token"]
     ) -> tuple[Float[Array, "token hidden"], Any]:
         """Return the hidden states before the first layer group, and a pytree of the positions for every group."""
+        ...
+
+    def per_layer_inputs(
+        self, weights: Weights, token_ids: Int[Array, " token"], hidden: Float[Array, "token hidden"]
+    ) -> tuple[Float[Array, "layer token size"], ...]:
+        """Return the inputs of the layers of each group besides the hidden states; of a model without them, nothing."""
         ...
 
     def run_layer_group(

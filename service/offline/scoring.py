@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int
 
 from service.errors import UnsupportedModel
 from service.kernels.paging import Paging, Regions
-from service.models.interface import LayerGroupInputs, PagedDecoder
+from service.models.interface import LayerGroupInputs, PagedDecoder, Weights
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start.context import StartContext
@@ -75,11 +75,14 @@ class Scorer:
             padded[: len(part)] = part
             begin, num_tokens = (jnp.array([number], jnp.int32) for number in (start, len(part)))
             regions = Regions.of_prompts(Paging(begin, num_tokens, pages))
-            hidden, rotation = steps.embed(self.weights, padded, regions)
+            (hidden, rotation), per_layer = steps.embed(self.weights, padded, regions)
             for index, group in enumerate(self.spec.layer_groups):
                 weights = [self.weights[name] for name in group.weights]
-                inputs = LayerGroupInputs(hidden, rotation, regions)
-                hidden, caches[index] = steps.layers[group.kind](weights, caches[index], inputs)
+                inputs = LayerGroupInputs(hidden, rotation, regions, per_layer=per_layer[index] if per_layer else None)
+                read = tuple(caches[shared.group][shared.layer] for shared in group.shared)
+                hidden, changed = steps.layers[group.kind](weights, read or caches[index], inputs)
+                if not read:
+                    caches[index] = changed
             yield np.asarray(steps.logits(self.weights, hidden))[: len(part)]
 
     @functools.cached_property
@@ -93,13 +96,16 @@ class _Steps:
     def __init__(self, spec: EngineSpec, model: PagedDecoder) -> None:
         first_of_kind = {group.kind: group for group in reversed(spec.layer_groups)}
         self.layers = {
-            kind: jax.jit(functools.partial(model.run_layer_group, group), donate_argnums=1)
+            kind: jax.jit(functools.partial(model.run_layer_group, group), donate_argnums=() if group.shared else 1)
             for kind, group in first_of_kind.items()
         }
         self.logits = jax.jit(lambda weights, hidden: model.logits(weights, hidden, jnp.int32(len(hidden))))
-        self.embed = jax.jit(
-            lambda weights, token_ids, regions: model.embed(weights, token_ids, regions.positions(len(token_ids)))
-        )
+
+        def embed(weights: Weights, token_ids: Int[Array, " token"], regions: Regions) -> tuple[Any, Any]:
+            embedded = model.embed(weights, token_ids, regions.positions(len(token_ids)))
+            return embedded, model.per_layer_inputs(weights, token_ids, embedded[0])
+
+        self.embed = jax.jit(embed)
         self._initial_cache = functools.partial(model.initial_cache, spec.shapes.layout)
 
     def empty_cache(self, group: Any) -> Any:

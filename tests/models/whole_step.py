@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging, Regions
 from service.models.decoder import Decoder
-from service.models.interface import LayerGroup, LayerGroupInputs
+from service.models.interface import LayerGroup, LayerGroupInputs, SharedCache
 
 _compiled: dict[tuple[str, str], jax.stages.Compiled] = {}  # by the shapes of its arguments and its text
 
@@ -26,11 +26,15 @@ class WholeStep:
     def __init__(self, model: Decoder) -> None:
         self._model = model
         names = [spec.name for spec in model.weight_specs()]
+        attentions = [layer.attention for layer in model.config.layers]
+        sharing = {attention.window for attention in attentions if attention.shares_cache}
+        shared = tuple(SharedCache(window or 0, model.config.producer_of(window), 0) for window in sharing)
         self._layers = [
             LayerGroup(
                 f"layer {model.config.layers.index(model.config.layers[layer])}",
                 range(layer, layer + 1),
                 tuple(name for name in names if name.startswith(f"layers.{layer}.")),
+                shared=shared if attentions[layer].shares_cache else (),
             )
             for layer in range(model.config.num_layers)
         ]
@@ -60,24 +64,30 @@ class WholeStep:
             seen: what takes the places of embeddings, and NaN where nothing does; None for text alone.
         """
         shape = token_ids.shape
-        hidden, rotation = self._run("embed", self._embed, weights, token_ids, paging)
+        (hidden, rotation), per_layer = self._run("embed", self._embed, weights, token_ids, paging)
+        of_layers = jnp.concatenate(per_layer) if per_layer else None
         if seen is not None:
             rows = seen.reshape(hidden.shape)
             hidden = jnp.where(jnp.isnan(rows), hidden, rows)
         new_caches = []
-        for layer, cache in zip(self._layers, caches, strict=True):
+        for number, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
             of_layer = [weights[name] for name in layer.weights]
             run_layer = functools.partial(self._model.run_layer_group, layer)
             inputs = LayerGroupInputs(hidden, rotation, Regions.of_prompts(paging), adapters=adapters)
-            hidden, new_cache = self._run(layer.kind, run_layer, of_layer, cache, inputs)
-            new_caches.append(new_cache)
+            if of_layers is not None:
+                inputs = inputs._replace(per_layer=of_layers[number : number + 1])
+            read = tuple(new_caches[other.group][other.layer] for other in layer.shared)
+            hidden, new_cache = self._run(layer.kind, run_layer, of_layer, read or cache, inputs)
+            new_caches.append(cache if read else new_cache)
         logits = self._run("logits", self._logits, weights, hidden)
         return logits.reshape(*shape, -1), new_caches
 
     def _embed(
         self, weights: dict[str, jax.Array], token_ids: Int[Array, "seq token"], paging: Paging
-    ) -> tuple[Float[Array, "token hidden"], Any]:
-        return self._model.embed(weights, token_ids.reshape(-1), paging.positions(token_ids.shape[1]).reshape(-1))
+    ) -> tuple[tuple[Float[Array, "token hidden"], Any], Any]:
+        positions = paging.positions(token_ids.shape[1]).reshape(-1)
+        embedded = self._model.embed(weights, token_ids.reshape(-1), positions)
+        return embedded, self._model.per_layer_inputs(weights, token_ids.reshape(-1), embedded[0])
 
     def _logits(
         self, weights: dict[str, jax.Array], hidden: Float[Array, "token hidden"]

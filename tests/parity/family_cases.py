@@ -173,6 +173,15 @@ FAMILY_CASES = (
             **{"num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 24},
         },
     ),
+    FamilyCase(
+        "gemma4_shared",
+        "gemma4_text",
+        {
+            **{**_GEMMA_4, "hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 96},
+            **{"global_head_dim": 32, "num_hidden_layers": 7, "num_kv_shared_layers": 4, "use_double_wide_mlp": True},
+            "layer_types": [_SLIDING, _FULL, _SLIDING, _SLIDING, _FULL, _SLIDING, _FULL],
+        },
+    ),
     FamilyCase("gemma4_values", "gemma4_text", {**_GEMMA_4, "global_head_dim": 24}),
     FamilyCase("olmo2", "olmo2", {"pad_token_id": None}),
     FamilyCase("olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": WINDOW, "pad_token_id": None}),

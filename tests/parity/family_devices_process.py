@@ -30,10 +30,14 @@ def distance(case: FamilyCase, num_devices: int) -> float:
     def forward(weights, token_ids):
         positions = paging.positions(token_ids.shape[1]).reshape(-1)
         hidden, rotation = model.embed(weights, token_ids.reshape(-1), positions)
-        for group in model.layer_groups:
-            inputs = LayerGroupInputs(hidden, rotation, Regions.of_prompts(paging))
+        per_layer, caches = model.per_layer_inputs(weights, token_ids.reshape(-1), hidden), []
+        for number, group in enumerate(model.layer_groups):
+            of_group = per_layer[number] if per_layer else None
+            inputs = LayerGroupInputs(hidden, rotation, Regions.of_prompts(paging), per_layer=of_group)
+            read = tuple(caches[shared.group][shared.layer] for shared in group.shared)
             of_group, cache = [weights[name] for name in group.weights], model.initial_cache(LAYOUT, group)
-            hidden, _ = model.run_layer_group(group, of_group, cache, inputs)
+            hidden, changed = model.run_layer_group(group, of_group, read or cache, inputs)
+            caches.append(changed)
         return model.logits(weights, hidden)
 
     logits = jax.jit(forward)(weights, jnp.asarray(case.token_ids[None]))

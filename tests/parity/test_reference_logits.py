@@ -66,7 +66,7 @@ ALL_CASES = [*CASES, *FAMILY_CASES]
 # One for each way in which attention differs: copies of heads, groups, windows, rotations, q/k norms, caps, sinks.
 OF_ATTENTION = {
     "llama_one_kv_head", "mistral_window", "llama_yarn", "qwen3", "gemma2", "gemma3", "phi4_mini", "gpt_oss",
-    "snowball", "gemma4",
+    "snowball", "gemma4", "gemma4_shared",
 }  # fmt: skip
 # Of what another case of `make test` holds, too.
 OF_GRID = {"exaone4_full", "gemma4_values", "glm", "ministral"}

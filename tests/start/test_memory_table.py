@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.memory_table import DEVICES, GEMMA3, MODELS, fitting_shapes
+from scripts.memory_table import DEVICES, GEMMA3, GEMMA4, MODELS, fitting_shapes
 from service.engine.shapes import step_pages, window_pages
+from service.models.registry import read_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,9 +67,40 @@ def sequences_that_fit(shapes, length=8192):
     return min(shapes.num_pages * size / length, *of_windows)
 
 
-def test_windows_let_three_times_as_many_long_sequences_fit(monkeypatch):
-    shape = {"num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 168}
-    model = GEMMA3 | shape | {"hidden_size": 5376, "intermediate_size": 21_504, "num_hidden_layers": 62}
-    monkeypatch.setitem(MODELS, "Gemma 3 27B", model)
-    # With pages for whole sequences in every layer, 7.75 do.
-    assert sequences_that_fit(fitting_shapes("Gemma 3 27B", "RTX PRO 6000", 16)) >= 3.3 * 7.75
+def sequences_with_one_kind_of_cache(model, shapes, length=8192):
+    """Return how many would fit into the same memory with pages for whole sequences in every layer."""
+    layers = read_config(model, MODELS[model]).layers
+    each = [layer.attention.num_kv_heads * layer.attention.head_dim for layer in layers]
+    pages = {None: shapes.num_pages} | {window.window: window.num_pages for window in shapes.windows}
+    stored = [(layer.attention.window, size) for layer, size in zip(layers, each, strict=True) if owns_cache(layer)]
+    held = sum(pages[window] * shapes.page_size * size for window, size in stored)
+    return held / (length * sum(each))
+
+
+def owns_cache(layer):
+    return not layer.attention.shares_cache
+
+
+LARGE = {
+    "Gemma 3 27B": GEMMA3
+    | {"num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 168}
+    | {"hidden_size": 5376, "intermediate_size": 21_504, "num_hidden_layers": 62},
+    "Gemma 4 31B": GEMMA4
+    | {"num_attention_heads": 32, "num_key_value_heads": 16, "num_global_key_value_heads": 4}
+    | {"hidden_size": 5376, "intermediate_size": 21_504, "num_hidden_layers": 60, "attention_k_eq_v": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "times"),
+    [
+        ("Gemma 3 27B", "RTX PRO 6000", 3.3),
+        ("Gemma 4 31B", "RTX PRO 6000", 4),
+        ("Gemma 4 E4B", "L4", 2.8),  # whose last layers have no cache, too
+    ],
+)
+def test_kinds_of_caches_let_several_times_as_many_long_sequences_fit(model, device, times, monkeypatch):
+    for name, config in LARGE.items():
+        monkeypatch.setitem(MODELS, name, config)
+    shapes = fitting_shapes(model, device, 16)
+    assert sequences_that_fit(shapes) >= times * sequences_with_one_kind_of_cache(model, shapes)

@@ -1,5 +1,5 @@
-// The custom calls: one writes the keys and values of new tokens into their pages and attends over them, the other
-// attends to a memory in pages that it leaves alone.
+// The custom calls: one writes the keys and values of new tokens into their pages, if there are any, and attends over
+// them, the other attends to a memory in pages that it leaves alone.
 
 #include "attention.h"
 
@@ -192,19 +192,22 @@ extern "C" {
 //  window: int32 [], soft_cap: float32 [], sinks: float32 [kv_head, group], ahead: int32 [seq, token] or [0, 0] for none,
 //  new keys and values [seq, token, kv_head, head_dim],
 //  pages of keys and values [page, kv_head, position, head_dim]) -> (float32 as the query, the pages)
-// In 8 bits the scales of keys and values follow each pair, with 1 for head_dim. The pages are updated in place.
+// In 8 bits the scales of keys and values follow each pair, with 1 for head_dim. The pages are updated in place. Without
+// new keys and values, the pages are no results and stay as they are.
 EXPORT Error* levserve_paged_attention(const CallFrame* call) {
   if (AnswersVersion(*call)) return nullptr;
   Buffer* const* const arguments = call->arguments.buffers;
   Buffer* const* const results = call->results.buffers;
-  const int num_arrays = static_cast<int>(call->results.count - 1);
-  const Buffer &query = *arguments[0], &table = *arguments[3], &ahead = *arguments[7], &pages = *results[1];
+  const int num_new = static_cast<int>(call->results.count - 1);
+  const int num_arrays = num_new > 0 ? num_new : static_cast<int>(call->arguments.count - 8);
+  Buffer* const* const cache = num_new > 0 ? results + 1 : arguments + 8;
+  const Buffer &query = *arguments[0], &table = *arguments[3], &ahead = *arguments[7], &pages = *cache[0];
   const bool has_scales = num_arrays == 4;
   const Attention a{Floats(&query),
-                    static_cast<const char*>(results[1]->data),
-                    static_cast<const char*>(results[2]->data),
-                    has_scales ? Floats(results[3]) : nullptr,
-                    has_scales ? Floats(results[4]) : nullptr,
+                    static_cast<const char*>(pages.data),
+                    static_cast<const char*>(cache[1]->data),
+                    has_scales ? Floats(cache[2]) : nullptr,
+                    has_scales ? Floats(cache[3]) : nullptr,
                     Integers(arguments[1]),
                     Integers(arguments[2]),
                     Integers(&table),
@@ -221,11 +224,11 @@ EXPORT Error* levserve_paged_attention(const CallFrame* call) {
                     *Integers(arguments[4]),
                     *Floats(arguments[5]),
                     false};
-  Tokens tokens{a, pages.dims[0], {}, num_arrays};
-  for (int i = 0; i < num_arrays; ++i) {
+  Tokens tokens{a, pages.dims[0], {}, num_new};
+  for (int i = 0; i < num_new; ++i) {
     const Buffer& from = *arguments[8 + i];
     const int64_t bytes = ElementBytes(from.dtype) * from.dims[3];
-    tokens.arrays[i] = {static_cast<const char*>(from.data), static_cast<char*>(results[1 + i]->data), bytes};
+    tokens.arrays[i] = {static_cast<const char*>(from.data), static_cast<char*>(cache[i]->data), bytes};
   }
   return Run(*call, a, pages.dtype, tokens);
 }

@@ -167,7 +167,8 @@ class _EnginePrograms:
     def whole(self) -> list[Program]:
         """Return the decode steps that are one program each, where the device prefers those."""
         steps = WholeSteps(self._model, has_adapters=self._shapes.adapters is not None)
-        caches = tuple(placed(self._cache_shapes(group), self._place.cache) for group in self._model.layer_groups)
+        makes = (functools.partial(self._make_cache, group) for group in self._model.layer_groups)
+        caches = tuple(placed(jax.eval_shape(make), self._place.cache) for make in makes)
         programs = []
         for key in whole_keys(self._shapes):
             inputs = empty_step(key.bucket, self._shapes).to_embed()
@@ -298,6 +299,10 @@ class _EnginePrograms:
 
     def _of_group(self, group: LayerGroup, bucket: Bucket, inputs: GroupInputs) -> Program:
         cache = placed(self._cache_shapes(group), self._place.cache)
+        per_layer = self._per_layer_shapes(self._shapes.padding(bucket))
+        if per_layer:
+            of_group = per_layer[self._model.layer_groups.index(group)]
+            inputs = inputs._replace(layers=inputs.layers._replace(per_layer=of_group))
         run = functools.partial(run_layer_group, self._model, group)
         key = Layers(bucket, group.kind, has_media=inputs.layers.added is not None)
         return self._program(key, run, (self._of(group), cache, inputs))
@@ -306,6 +311,9 @@ class _EnginePrograms:
         return self._model.initial_cache(self._shapes.layout, group)
 
     def _cache_shapes(self, group: LayerGroup) -> Cache:
+        if group.shared:
+            groups = self._model.layer_groups
+            return tuple(self._cache_shapes(groups[shared.group])[shared.layer] for shared in group.shared)
         return jax.eval_shape(functools.partial(self._make_cache, group))
 
     def _group_inputs(self, bucket: Bucket) -> GroupInputs:
@@ -325,6 +333,10 @@ class _EnginePrograms:
     def _embed_shapes(self, num_tokens: int) -> tuple[Any, Any]:
         tokens = _int32(num_tokens)
         return jax.eval_shape(self._model.embed, self._weights, tokens, tokens)  # by whichever positions
+
+    def _per_layer_shapes(self, num_tokens: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+        hidden, _ = self._embedded(num_tokens)
+        return jax.eval_shape(self._model.per_layer_inputs, self._weights, _int32(num_tokens), hidden)
 
     def _hidden(self, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((*shape, self._model.hidden_size), self._model.dtype)

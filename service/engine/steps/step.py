@@ -44,6 +44,7 @@ class Embedded(NamedTuple):
     inputs: LayerGroupInputs
     places: Int[Array, " slot"] | None  # of the tokens before those to be sampled; None if they are all of the step's
     sampled: Int[Array, " slot"]  # positions of the tokens to be sampled
+    per_layer: tuple[Float[Array, "layer token size"], ...] = ()  # of each layer group; of most models nothing
 
 
 class GroupInputs(NamedTuple):
@@ -104,7 +105,8 @@ def embed_tokens(
     embedded = model.embed(weights, token_ids, positions)
     windows = in_windows(regions, host.windows)
     layers = LayerGroupInputs(*embedded, regions, memory, adapters=step.token_adapters(), windows=windows)
-    return slots, Embedded(layers, step.places if bucket.num_rows else None, step.sampled)
+    per_layer = model.per_layer_inputs(weights, token_ids, layers.hidden)
+    return slots, Embedded(layers, step.places if bucket.num_rows else None, step.sampled, per_layer)
 
 
 def run_layer_group(

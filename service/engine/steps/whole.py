@@ -53,9 +53,12 @@ class WholeSteps:
             self._model, bucket, weights, state.slots, inputs, has_adapters=self._has_adapters
         )
         layers, caches = embedded.inputs, []
-        for group, group_cache in zip(self._model.layer_groups, state.caches, strict=True):
+        for number, (group, group_cache) in enumerate(zip(self._model.layer_groups, state.caches, strict=True)):
             of_group = [weights[name] for name in group.weights]
-            changed, outputs = self._run_kind(group.kind)(of_group, group_cache, GroupInputs(layers, None))
-            caches.append(changed)
+            if embedded.per_layer:
+                layers = layers._replace(per_layer=embedded.per_layer[number])
+            read = tuple(caches[cache.group][cache.layer] for cache in group.shared)
+            changed, outputs = self._run_kind(group.kind)(of_group, read or group_cache, GroupInputs(layers, None))
+            caches.append(group_cache if read else changed)
             layers = layers._replace(hidden=outputs.hidden)
         return WholeState(slots, tuple(caches)), SampleInputs(layers.hidden, embedded.sampled)

@@ -1,7 +1,9 @@
 """Gemma 4, its text models: layers with a window and layers without one, whose heads differ in number and size.
 
 The layers without a window have no projection of values: values are what the projection of keys gives, before the norm
-of keys. Norms have plain scales, a number multiplies what leaves each layer, and scores are not scaled.
+of keys. Norms have plain scales, a number multiplies what leaves each layer, and scores are not scaled. In the smaller
+models (E2B, E4B) the last layers read the keys and values of an earlier one of their kind, and each layer has an input
+of its own.
 
 Source: transformers `models/gemma4/modeling_gemma4.py`, `models/gemma4/configuration_gemma4.py`.
 """
@@ -19,6 +21,8 @@ from service.models.description import (
     FeedForward,
     Layer,
     Norm,
+    PerLayerEmbeddings,
+    PerLayerInput,
 )
 from service.models.families.gemma import gemma_feed_forward
 from service.models.families.gemma3_text import NAMES
@@ -38,6 +42,12 @@ TEXT_NAMES = replace(
     expert_down="experts.down_proj",
     beside_norm="pre_feedforward_layernorm_2",
     beside_post_norm="post_feedforward_layernorm_2",
+    per_layer_gate="per_layer_input_gate",
+    per_layer_projection="per_layer_projection",
+    per_layer_post_norm="post_per_layer_input_norm",
+    per_layer_embed="embed_tokens_per_layer",
+    per_layer_model_projection="per_layer_model_projection",
+    per_layer_norm="per_layer_projection_norm",
     feed_forward_post_norm="post_feedforward_layernorm_1",
 )
 # As files of today name the tensors of a model with images, without `model.`; see `bare_name` for others.
@@ -70,22 +80,27 @@ def read_config(config: HubConfig) -> DecoderConfig:
 def _read_text(config: HubConfig) -> DecoderConfig:
     config.refuse_unless("use_bidirectional_attention", "vision")  # of the rows of pictures, which are not served
     config.refuse_unless("attention_bias", False)
-    if config.values.get("num_kv_shared_layers"):
-        raise config.refuse(
-            "num_kv_shared_layers: layers that read the keys and values of others (E2B, E4B) are not served. Serve a "
-            "Gemma 4 without them, such as 31B or 12B."
-        )
-    if config.values.get("hidden_size_per_layer_input"):
-        raise config.refuse("hidden_size_per_layer_input: embeddings of each layer (E2B, E4B) are not served.")
     norm = Norm(config.number("rms_norm_eps"), is_scaled_wide=True)
     kinds = _read_kinds(config)
+    first_sharing = _read_first_sharing(config, kinds)
     feed_forward = gemma_feed_forward(config, "hidden_activation")
-    attentions = {layer: _read_attention(config, norm, kind, layer) for layer, kind in enumerate(kinds)}
+    is_wider = config.flag("use_double_wide_mlp")
+    wider = replace(feed_forward, size=2 * feed_forward.size) if is_wider else feed_forward
     beside = _read_experts(config, norm) if config.flag("enable_moe_block") else None
-    layers = [
-        Layer(attentions[layer], feed_forward, norm, norm, norm, norm, beside=beside, has_output_scale=True)
-        for layer in attentions
-    ]
+    embeddings = _read_per_layer_embeddings(config, norm)
+    layer_input = embeddings and PerLayerInput(embeddings.size, feed_forward.activation, norm)
+    layers = []
+    for number, kind in enumerate(kinds):
+        attention, shares = _read_attention(config, norm, kind, number), number >= first_sharing
+        layer = Layer(
+            replace(attention, shares_cache=True, value_norm=None) if shares else attention,
+            wider if shares else feed_forward,
+            *(norm, norm, norm, norm),
+            beside=beside,
+            per_layer_input=layer_input,
+            has_output_scale=True,
+        )
+        layers.append(layer)
     return read_decoder(
         config,
         layers,
@@ -94,7 +109,34 @@ def _read_text(config: HubConfig) -> DecoderConfig:
         has_tied_embeddings=config.flag("tie_word_embeddings"),
         embed_multiplier=config.required_int("hidden_size") ** 0.5,
         logits_soft_cap=config.optional_number("final_logit_softcapping"),
+        per_layer_embeddings=embeddings,
     )
+
+
+def _read_per_layer_embeddings(config: HubConfig, norm: Norm) -> PerLayerEmbeddings | None:
+    if not config.values.get("hidden_size_per_layer_input"):
+        return None
+    vocab_size = config.required_int("vocab_size_per_layer_input")
+    return PerLayerEmbeddings(vocab_size, config.required_int("hidden_size_per_layer_input"), norm)
+
+
+def _read_first_sharing(config: HubConfig, kinds: list[str]) -> int:
+    """Return the first layer that reads the keys and values of an earlier one; the number of layers if none does.
+
+    Raises:
+        UnsupportedModel: there is no layer whose keys and values a later one of its kind could read.
+    """
+    num_sharing = config.values.get("num_kv_shared_layers") or 0
+    if not isinstance(num_sharing, int) or not 0 <= num_sharing < len(kinds):
+        raise config.refuse(f"num_kv_shared_layers is {num_sharing!r}, which must be from 0 to {len(kinds) - 1}.")
+    first = len(kinds) - num_sharing
+    missing = set(kinds[first:]) - set(kinds[:first])
+    if missing:
+        raise config.refuse(
+            f"num_kv_shared_layers is {num_sharing}, but none of the {first} layers before has the kind "
+            f"{', '.join(sorted(missing))}, so that there are no keys and values for those that share them."
+        )
+    return first
 
 
 def _read_experts(config: HubConfig, norm: Norm) -> ExpertsBeside:

@@ -89,11 +89,10 @@ _GEMMA_4 = {
     **{key: value for key, value in _GEMMA_2.items() if key not in ("query_pre_attn_scalar", "attn_logit_softcapping")},
     **{"vocab_size": 262_144, "num_hidden_layers": 30, "max_position_embeddings": 131_072},
     **{"final_logit_softcapping": None, "attention_k_eq_v": False, "num_kv_shared_layers": 0, "global_head_dim": 512},
-    **{"num_global_key_value_heads": None, "per_layer_config": None},
+    **{"num_global_key_value_heads": None, "per_layer_config": None, "use_double_wide_mlp": False},
 }
 _GEMMA_4_UNUSED = (
-    *("vocab_size_per_layer_input", "use_double_wide_mlp", "num_experts", "top_k_experts", "moe_intermediate_size"),
-    *("mtp_per_layer_config", "is_causal", "hidden_act"),
+    *("num_experts", "top_k_experts", "moe_intermediate_size", "mtp_per_layer_config", "is_causal", "hidden_act"),
 )
 _GEMMA_4_WHOLE = FamilyKeys(
     {"tie_word_embeddings": True},
@@ -173,12 +172,15 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
     ),
     **dict.fromkeys(("gemma4", "gemma4_unified"), _GEMMA_4_WHOLE),
     "gemma4_text": FamilyKeys(
-        {**_GEMMA_4, "hidden_size_per_layer_input": 256, "enable_moe_block": False, "sliding_window": 512},
+        {
+            **{**_GEMMA_4, "enable_moe_block": False, "sliding_window": 512},
+            **{"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262_144},
+        },
         unused=_GEMMA_4_UNUSED,
     ),
     "gemma4_unified_text": FamilyKeys(
         {**_GEMMA_4, "max_position_embeddings": 262_144, "sliding_window": 1024},
-        unused=(*_GEMMA_4_UNUSED, "enable_moe_block", "hidden_size_per_layer_input"),
+        unused=(*_GEMMA_4_UNUSED, "enable_moe_block", "hidden_size_per_layer_input", "vocab_size_per_layer_input"),
     ),
     "glm": FamilyKeys(_GLM),
     "glm4": FamilyKeys(_GLM),
