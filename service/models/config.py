@@ -45,7 +45,8 @@ class HubConfig:
         value = self.values.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UnsupportedModel(self.uri, f"config.json: {key} is {value!r}, which should be a positive integer.")
-        most = next((most for part, most in _PARTS if part in key and not key.endswith(SIZES)), MAX_CONFIG_INT)
+        is_number = "per_layer" not in key and not key.endswith(SIZES)
+        most = next((most for part, most in _PARTS if is_number and part in key), MAX_CONFIG_INT)
         # Defends against T43.
         if value > most:
             raise UnsupportedModel(self.uri, f"config.json: {key} is larger than {most}.")

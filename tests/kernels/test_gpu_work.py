@@ -27,7 +27,7 @@ LONG = 32 * 1024
 EDGES = sorted({0, 1, *(size + more for size in (16, 64, 128, 256, 512) for more in (-1, 0, 1))})
 LENGTHS = st.sampled_from(EDGES) | st.integers(0, 700)
 # 64 slots of Llama 3.1 8B with 32k tokens of context.
-OF_8B = Tile(16, 64, 64, 1, 4, PAGE_SIZE, Scoring(1.0), np.dtype(jnp.bfloat16), most_splits=32, shortest_split=8)
+OF_8B = Tile(16, 64, 64, 1, True, 4, PAGE_SIZE, Scoring(1.0), np.dtype(jnp.bfloat16), most_splits=32, shortest_split=8)
 TILES = [
     OF_8B,
     replace(OF_8B, scoring=Scoring(1.0, sliding_window=300)),
