@@ -39,6 +39,7 @@ def quick_limits(**changes) -> TransferLimits:
         "connect_timeout_s": 1.0,
         "read_timeout_s": 0.5,
         "max_attempts": 4,
+        "outage_s": 0.0,
         "max_wait_s": 0.05,
         "min_bytes_per_s": 1000,
         "slow_window_s": 0.5,

@@ -15,7 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from service.api.batch.access import AppBatches, Owner, in_store
+from service.api.batch.access import AppBatches, Owner, failures_of_disks, in_store
 from service.api.batch.batches import Batches, listing
 from service.api.batch.files import StoredFile
 from service.api.http.call import call_of
@@ -67,13 +67,14 @@ async def create_file(
     """
     check_form(request)
     try:
-        async with (
-            batches.uploads,
-            request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES) as form,
-        ):
-            upload, fields = _read(form)
-            call_of(request.scope).ignored.add(fields.ignored)
-            stored = await in_store(partial(_add, batches, owner, upload, fields))
+        with failures_of_disks():
+            async with (
+                batches.uploads,
+                request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES) as form,
+            ):
+                upload, fields = _read(form)
+                call_of(request.scope).ignored.add(fields.ignored)
+                stored = await in_store(partial(_add, batches, owner, upload, fields))
     except HTTPException as error:
         raise RequestError(f"The request's body is not a valid form: {error.detail}") from None
     except ClientDisconnect:

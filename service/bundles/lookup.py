@@ -224,7 +224,7 @@ def _shared_place(settings: Settings, checkpoint_uri: str) -> Entries | None:
         return None
     if isinstance(location, LocalLocation):
         return BundleFolder(location.path, is_private=False)
-    limits = TransferLimits(deadline_s=READ_DEADLINE_S)
+    limits = TransferLimits(deadline_s=READ_DEADLINE_S, outage_s=0.0)  # compiling takes no longer than an outage
     store = open_store(location.uri, "BUNDLE_URI", emulator_host=settings.storage_emulator_host, limits=limits)
     return Entries(store, MANIFEST_NAME)
 

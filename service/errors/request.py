@@ -173,6 +173,7 @@ class FilesUnavailable(RequestError):
     """The storage for files and batches is unavailable."""
 
     status = 503
+    type = "server_error"
     code = "files_unavailable"
 
     def __init__(self) -> None:
@@ -185,6 +186,7 @@ class ResponsesUnavailable(RequestError):
     """The storage for responses is unavailable."""
 
     status = 503
+    type = "server_error"
     code = "responses_unavailable"
 
     def __init__(self) -> None:

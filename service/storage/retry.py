@@ -27,6 +27,7 @@ class TransferLimits:
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 30.0  # without any bytes
     max_attempts: int = 8  # of one read, including the first
+    outage_s: float = 120.0  # during which a read goes on beyond `max_attempts` while the server asks for a retry
     max_wait_s: float = 10.0  # between two attempts, unless the server asks for more
     min_bytes_per_s: int = 16 * 1024  # of one body over `slow_window_s`; a slower body is requested again
     slow_window_s: float = 30.0
@@ -39,10 +40,18 @@ class TransferLimits:
 class TransientFault(Exception):
     """A failure that is worth a retry."""
 
-    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+    def __init__(self, reason: str, retry_after_s: float | None = None, *, is_outage: bool = False) -> None:
+        """State the failure.
+
+        Args:
+            reason: what failed.
+            retry_after_s: how long the server asks to wait.
+            is_outage: whether the server has answered that it cannot at the moment, so the address is right.
+        """
         super().__init__(reason)
         self.reason = reason
         self.retry_after_s = retry_after_s
+        self.is_outage = is_outage
 
 
 class RetryBudget:
@@ -102,8 +111,11 @@ class RetryBudget:
         wait = tenacity.wait_random_exponential(multiplier=0.5, max=self.limits.max_wait_s)
 
         def is_over(state: "RetryCallState") -> bool:
-            is_hopeless = (_fault_of(state).retry_after_s or 0.0) >= self.remaining_s
-            return self._is_cancelled or is_hopeless or state.attempt_number >= self.limits.max_attempts
+            fault = _fault_of(state)
+            is_hopeless = (fault.retry_after_s or 0.0) >= self.remaining_s
+            may_pass = fault.is_outage and (state.seconds_since_start or 0.0) < self.limits.outage_s
+            has_no_more = state.attempt_number >= self.limits.max_attempts and not may_pass
+            return self._is_cancelled or is_hopeless or has_no_more
 
         def log(state: "RetryCallState") -> None:
             facts = {"object": name, "reason": _fault_of(state).reason, "attempt": state.attempt_number}

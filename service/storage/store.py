@@ -99,7 +99,7 @@ def open_store(
         uri: `gs://bucket/prefix` or a path.
         variable: the setting that the address comes from, for the error message.
         emulator_host: STORAGE_EMULATOR_HOST.
-        limits: limits on reads from a bucket; defaults if omitted.
+        limits: limits on reads from a bucket; if omitted, those of requests, which wait for no outage.
 
     Raises:
         SettingsError: the address is malformed or cannot be written to.

@@ -159,9 +159,31 @@ def batch(folder: Path) -> Iterator[bool]:
     asyncio.run(end(id_))
 
 
+def upload(folder: Path) -> Iterator[bool]:
+    """Upload a file that takes a temporary one."""
+    import tempfile
+
+    from tests.api.batch.running import running
+
+    content = bytes(3_000_000)
+
+    async def status() -> int:
+        async with running(folder / "batches", max_bytes=10**8, max_file_bytes=10**7) as service:
+            answer = await service.upload(content)
+            for file in (await service.get("/v1/files")).json()["data"]:
+                assert (await service.get(f"/v1/files/{file['id']}/content")).content == content
+            return answer.status_code
+
+    tempfile.tempdir = str(folder)
+    answered = asyncio.run(status())
+    assert answered in (200, 503), answered
+    yield answered != 200
+    assert not [*folder.glob("tmp*")]
+
+
 def main() -> None:
     name, folder, *arguments = sys.argv[1:]
-    scenarios: dict[str, Callable[..., Iterator[bool]]] = {"pull": pull, "bundle": bundle, "response": response, "batch": batch}
+    scenarios: dict[str, Callable[..., Iterator[bool]]] = {"pull": pull, "bundle": bundle, "response": response, "batch": batch, "upload": upload}
     chosen: Any = scenarios[name]
     print(json.dumps(outcomes(lambda each: chosen(each, *arguments), Path(folder))))
 

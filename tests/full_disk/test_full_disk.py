@@ -12,7 +12,7 @@ import pytest
 from tests.stored import FILES
 
 SOURCE = Path(__file__).with_name("full_disk.c")
-MIN_WRITES = {"pull": 20, "bundle": 20, "response": 10, "batch": 40}  # or the library sees none
+MIN_WRITES = {"pull": 20, "bundle": 20, "response": 10, "batch": 40, "upload": 20}  # or the library sees none
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def library(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "scenario", ["pull", "bundle", *(pytest.param(name, marks=pytest.mark.slow) for name in ("response", "batch"))]
+    "scenario", ["pull", "bundle", *(pytest.param(name, marks=pytest.mark.slow) for name in ("response", "batch", "upload"))]
 )
 def test_what_a_full_disk_does_not_refuse_is_whole(scenario, library, gcs_bucket, tmp_path):
     for name, data in FILES.items():

@@ -46,6 +46,18 @@ def test_faults_that_stay_are_given_up_with_the_last_reason(monkeypatch: pytest.
     assert (caught.value.name, caught.value.__cause__) == (NAME, faults[2])
 
 
+@pytest.mark.parametrize("is_outage", [True, False])
+def test_a_server_that_asks_for_a_retry_is_asked_for_as_long_as_an_outage_may_last(monkeypatch, is_outage):
+    faults = [TransientFault("HTTP 503", is_outage=is_outage) for _ in range(50)]
+    attempts = Attempts(RetryBudget(quick_limits(max_attempts=3, outage_s=60.0)), faults, monkeypatch)
+    if is_outage:
+        attempts.run()
+        assert attempts.num_attempts == 51
+    else:
+        with pytest.raises(TransferFailed, match="gave up at attempt 3"):
+            attempts.run()
+
+
 def test_the_servers_retry_after_is_the_shortest_wait(monkeypatch: pytest.MonkeyPatch):
     attempts = Attempts(RetryBudget(quick_limits()), [TransientFault("HTTP 429", 7.5)], monkeypatch)
     attempts.run()

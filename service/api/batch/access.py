@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -35,8 +36,15 @@ async def in_store[T](work: Callable[[], T]) -> T:
     Raises:
         FilesUnavailable: the store failed, which is logged.
     """
-    try:
+    with failures_of_disks():
         return await asyncio.to_thread(work)
+
+
+@contextmanager
+def failures_of_disks() -> Iterator[None]:
+    """Log what the store or a temporary file raises, and raise FilesUnavailable in its place."""
+    try:
+        yield
     except (OSError, CheckpointError) as error:
         logger.error("files cannot be read or written", exc_info=error)
         raise FilesUnavailable from error

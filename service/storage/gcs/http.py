@@ -121,7 +121,8 @@ class GcsTransport:
     def _refusal(self, response: Response, version: tuple[str, int] | None) -> Exception:
         status = response.status
         if status in TRANSIENT_STATUSES:
-            return TransientFault(f"HTTP {status}", _retry_after_s(response.headers.get("Retry-After")))
+            retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
+            return TransientFault(f"HTTP {status}", retry_after_s, is_outage=True)
         if status in (401, 403):
             permission = "storage.objects.get" if version else "storage.objects.list"
             return self._denied(f"HTTP {status}, {permission} is not allowed{_server_message(response)}")

@@ -45,13 +45,13 @@ class BucketStore:
             location: the prefix.
             emulator_host: STORAGE_EMULATOR_HOST.
             claim_s: seconds until a claim that is not renewed expires.
-            limits: limits on each reading and listing; defaults if omitted.
+            limits: limits on each reading and listing; if omitted, those of requests, which wait for no outage.
         """
         self.uri = location.uri
         self._location = location
         self._emulator_host = emulator_host
         self._claim_s = claim_s
-        self._limits = limits or TransferLimits()
+        self._limits = limits or TransferLimits(outage_s=0.0)
         self._opened = ExitStack()
 
     def close(self) -> None:

@@ -78,6 +78,10 @@ def test_no_refusal_is_forgotten_here():
     assert {type(error) for error in REFUSALS} == all_kinds(errors.RequestError) - {errors.RequestError}
 
 
+def test_a_fault_of_ours_is_called_one():
+    assert {error.type for error in REFUSALS if error.status >= 500} == {"server_error"}
+
+
 # A function of a worker process raises errors about its input alone.
 OF_INPUT = [
     error for error in REFUSALS if error.status in (400, 413) and not isinstance(error, errors.MalformedRequest)
