@@ -5,13 +5,13 @@ import numpy as np
 from service.device.native.library import NativeCode
 
 TPU_LANES = 128  # width of a vector register, of which a cached head fills one or more
-TPU_LARGEST_HEAD_DIM = 256  # the largest that is compiled and tested
+TPU_LARGEST_HEAD_DIM = 512  # the largest that is compiled and tested
 TPU_SUBLANE_COUNTS = (1, 2, 4)  # fractions of a tile of 8 sublanes that ragged paged attention supports
 # Page tables are in scalar memory (SMEM), 1 MiB up to v6e, which they share with the kernel's other arguments.
 # Source: https://github.com/vllm-project/tpu-inference (half of it for page tables)
 TPU_TABLE_BYTES = 512 * 1024
 TPU_KV8_PAGE_SIZES = (128, 256)  # positions, so that a page's scales fill whole registers
-GPU_LARGEST_HEAD_DIM = 256  # limited by the tiles
+GPU_LARGEST_HEAD_DIM = 512  # limited by the tiles, which have 16 positions at least
 # Offsets of elements are signed and have 32 bits in arrays of up to 4 GiB, so elements of one byte must be fewer.
 # Source: https://github.com/jax-ml/jax/blob/main/jax/_src/pallas/triton/lowering.py, `_compute_offsets_from_indices`
 GPU_OFFSETS = 2**31

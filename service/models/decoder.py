@@ -28,8 +28,8 @@ from service.models.attention import MemoryAttention, StepAttention
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder, SpeechEncoder
 from service.models.feed_forward import feed_forward, of_layer_input, with_experts_beside
-from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, SharedCache, Weights
-from service.models.layer_groups import layer_groups
+from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
+from service.models.layer_groups import decoder_groups
 from service.models.multiply import Multiply, NamedWeights, TokenAdapters
 from service.models.norm import normalized
 from service.models.patches import PatchEncoding
@@ -114,19 +114,8 @@ class Decoder:
 
     @property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
-        """The layers in order, cut into groups that are compiled separately; those that share caches are cut apart."""
-        layers, storing = self.config.layers, self.config.storing_layers
-        groups = layer_groups(layers, self.weight_specs(), part=storing)
-        sharing = range(len(storing), len(layers))
-        if not sharing:
-            return groups
-        shared = []
-        for window in dict.fromkeys(layers[number].attention.window for number in sharing):
-            producer = self.config.producer_of(window)
-            place = next(number for number, group in enumerate(groups) if producer in group.layers)
-            shared.append(SharedCache(window or 0, place, groups[place].layers.index(producer)))
-        others = layer_groups(layers, self.weight_specs(), part=sharing)
-        return (*groups, *(group._replace(shared=tuple(shared)) for group in others))
+        """The layers in order, cut into groups that are compiled separately."""
+        return decoder_groups(self.config, self.weight_specs())
 
     def initial_cache(self, layout: CacheLayout, group: LayerGroup) -> Cache:
         """Return a layer group's empty cache: that of each of its layers; of layers that share others' none."""

@@ -235,7 +235,9 @@ def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNam
         ("kv_head", "qkv_group", "head_dim", *in_axes),
         (heads, sum(members for members, _ in members_of), dim, *in_shape),
     )
-    return WeightSpec(name, axes, shape, sources, concat_axis=1, num_in_axes=len(in_axes))
+    parts = (*names.qkv[1:], names.key_norm) if attention.shares_cache else ()
+    unused = tuple(f"{theirs}{part}" for part in parts)
+    return WeightSpec(name, axes, shape, sources, concat_axis=1, num_in_axes=len(in_axes), unused=unused)
 
 
 def _memory_attention(

@@ -93,6 +93,7 @@ class WeightSpec:
     num_in_axes: int = 0  # the last ones, over which a product with the array sums; 0 if it is never quantized
     scale: str | None = None  # the array that products are multiplied by, with a number for each row
     is_row_scale: bool = False  # whether it holds a scale for each row of its tensors, and not their elements
+    unused: tuple[str, ...] = ()  # modules of the checkpoint beside those of the sources that the model does not run
 
     @property
     def num_bytes(self) -> int:

@@ -75,6 +75,7 @@ OTHER_HEADS = ("heads of other tasks", "value heads")
 MTP = re.compile(r"\.(eh_proj|enorm|hnorm|shared_head|embed_tokens|token_layernorm|hidden_layernorm)\.")
 # AutoGPTQ saves them of all layers. Source: vLLM `models/llama.py` (load_weights)
 ZERO_BIASES = "biases that are zero, in a model without biases"
+UNUSED = "parts of layers that the model does not run"
 NEXT_TOKENS = "layers that predict further tokens"
 ANOTHER_MODEL = "tensors beside the model"
 

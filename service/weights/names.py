@@ -14,7 +14,7 @@ from typing import NamedTuple
 from service.errors import MalformedCheckpoint
 from service.models.stored.layers import StoredTensor
 from service.models.weight_spec import WeightSpec, bare_name, without_base_prefix
-from service.weights.left_out import ANOTHER_MODEL, MTP, NEXT_TOKENS, ZERO_BIASES, beside, foreign, harmless
+from service.weights.left_out import ANOTHER_MODEL, MTP, NEXT_TOKENS, UNUSED, ZERO_BIASES, beside, foreign, harmless
 
 
 class Rule(NamedTuple):
@@ -90,7 +90,7 @@ class _Match(NamedTuple):
 
 def resolve(
     uri: str,
-    specs: Iterable[WeightSpec],
+    specs: Sequence[WeightSpec],
     files: Mapping[str, Iterable[str]],
     *,
     optional: Set[str] = frozenset(),
@@ -145,7 +145,10 @@ def resolve(
     spare = {found.name: match for found, match in rest.items() if found not in placed}
     biases = _biases([found for found in rest if found not in placed], keys)
     zero_biases = {found.name for found in zeros(biases)} if biases else set[str]()
-    left_out = _left_out(uri, spare, keys.keys(), prefix, zero_biases)
+    modules = {bare_name(module): module for spec in specs for module in spec.unused}
+    unused = {name for name in spare if modules and _match(_unwrapped(name.rpartition(".")[0]), modules) is not None}
+    known_as = dict.fromkeys(zero_biases, ZERO_BIASES) | dict.fromkeys(unused, UNUSED)
+    left_out = _left_out(uri, spare, keys.keys(), prefix, known_as)
     return Resolution({name: tensors[name] for name in expected if name in tensors}, copies, left_out, prefix)
 
 
@@ -260,7 +263,7 @@ def _biases(spare: Iterable[FoundTensor], keys: Iterable[str]) -> list[FoundTens
 
 
 def _left_out(
-    uri: str, spare: Mapping[str, _Match | None], keys: Set[str], prefix: str, zero_biases: Set[str]
+    uri: str, spare: Mapping[str, _Match | None], keys: Set[str], prefix: str, known_as: Mapping[str, str]
 ) -> dict[str, list[str]]:
     """Return the tensors that are left out, by what they are.
 
@@ -278,9 +281,7 @@ def _left_out(
     further = _further_layers(spare, prefix, num_layers)
     refused = []
     for name, match in spare.items():
-        what = _what(name, match, modules, prefix) or further.get(name)
-        if what is None and name in zero_biases:
-            what = ZERO_BIASES
+        what = _what(name, match, modules, prefix) or further.get(name) or known_as.get(name)
         if what is None:
             refused.append(name)
         else:

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from service.checkpoint.discover import locate
+from service.errors import MalformedCheckpoint
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import OWN_HEAD, read_config
 from service.storage.local import LocalSource
+from service.weights.left_out import UNUSED
 from service.weights.names import resolve
 from tests.checkpoint.test_names_of_tensors import EVERY, Tensors, assert_same, halves, load, write
+from tests.parity.family_cases import FAMILY_CASES
 from tests.parity.saved_cases import SPELLINGS
 
 EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(\w+)\.weight")
@@ -99,3 +102,18 @@ def test_the_head_of_a_model_with_images_may_lie_in_its_text_model(name: str, pr
     stored = {f"{prefix}{'language_model.' if tensor == head else ''}{tensor}": tensor for tensor in model}
     found = resolve("m", specs, {"model.safetensors": stored})
     assert {tensor.name for tensor in found.tensors.values()} == stored.keys()
+
+
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_keys_and_values_of_layers_that_read_those_of_others_are_left_out(prefix: str):
+    case = next(case for case in FAMILY_CASES if case.name == "gemma4_shared")
+    specs = decoder_weight_specs(read_config("m", json.loads(json.dumps(case.hub_config))))
+    names = [source.name for spec in specs for source in spec.sources]
+    number = max(int(name.split(".")[2]) for name in names if "layers." in name)
+    unused = [f"model.layers.{number}.self_attn.{part}.weight" for part in ("k_proj", "v_proj", "k_norm")]
+    stored = [prefix + name.removeprefix("model.") for name in (*names, *unused)]
+    found = resolve("m", specs, {"model.safetensors": stored})
+    assert {tensor.name for tensor in found.tensors.values()} == set(stored[: len(names)])
+    assert sorted(found.left_out[UNUSED]) == sorted(stored[len(names) :])
+    with pytest.raises(MalformedCheckpoint, match="have no place"):
+        resolve("m", specs, {"model.safetensors": [*stored, f"{prefix}layers.0.self_attn.v_norm.weight"]})

@@ -20,7 +20,10 @@ from service.start.devices import use_target
 from service.start.kinds.engine_spec import choose_engine_spec
 from tests.parity.family_cases import FAMILY_CASES, MXFP4_CASE, FamilyCase
 
-HEAD_DIMS = {"gemma": 256, "gemma2": 256, "gemma3_text": 256, "gpt_oss": 64, "granitemoe": 64, "phi3": 96}
+HEAD_DIMS = {
+    **{"gemma": 256, "gemma2": 256, "gemma3_text": 256, "gemma4_text": 256},
+    **{"gpt_oss": 64, "granitemoe": 64, "phi3": 96},
+}
 USUAL_HEAD_DIM = 128
 NUM_HEADS = 8  # of GPT-2, whose heads share the hidden size
 
@@ -60,6 +63,8 @@ def config_of(case: FamilyCase) -> dict[str, Any]:
         return {**case.hub_config, "n_embd": 64 * NUM_HEADS, "n_head": NUM_HEADS, "vocab_size": 1024}
     if case.name.startswith("phi4"):  # lists of factors have as many pairs as its heads rotate
         return {**case.hub_config, "vocab_size": 1024, "torch_dtype": "bfloat16"}
+    if "global_head_dim" in case.hub_config:
+        sizes |= {"global_head_dim": 512}
     return {**case.hub_config, **sizes, "head_dim": HEAD_DIMS.get(case.model_type, USUAL_HEAD_DIM)}
 
 

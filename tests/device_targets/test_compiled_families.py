@@ -18,7 +18,8 @@ WITHOUT_KERNEL = {
     "l4": {},
     "v6e-1": dict.fromkeys(("gpt_oss", "gpt_oss_mxfp4"), "it does not take sinks"),
 }
-WIDE_HEADS = {"gemma", "gemma2", "gemma3"}  # of 256 dimensions
+# Of 256 dimensions, and of 512.
+WIDE_HEADS = {"gemma", "gemma2", "gemma3", "gemma4", "gemma4_experts", "gemma4_shared", "gemma4_values"}
 
 
 @pytest.mark.slow

@@ -89,11 +89,12 @@ def test_a_tpu_reads_a_cache_in_8_bits(shape: str, kv_dtype: str):
     assert lowered.as_text().count(target) >= 3  # both writes, and attention
 
 
+@pytest.mark.parametrize("head_dim", [pytest.param(256, marks=pytest.mark.grid), 512])
 @pytest.mark.parametrize("kv_dtype", [pytest.param("int8", marks=pytest.mark.grid), "bfloat16"])
 @pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.grid), 64])
-def test_a_tpu_reads_heads_of_256(width: int, kv_dtype: str):
+def test_a_tpu_reads_wide_heads(width: int, kv_dtype: str, head_dim: int):
     _, abstract_device, platform, target = KERNELS["TPU v5e"]
-    shape = {"num_seqs": 2, "width": width, "head_dim": 256, "num_kv_heads": 4, "group": 2, "soft_cap": 50.0}
+    shape = {"num_seqs": 2, "width": width, "head_dim": head_dim, "num_kv_heads": 4, "group": 2, "soft_cap": 50.0}
     with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
         lowered = lower(Kv8Attention(kv_dtype), platform, kv_dtype=kv_dtype, page_size=128, **shape)
     assert lowered.as_text().count(target) >= 2  # a write, and attention
@@ -115,6 +116,17 @@ def test_tokens_look_ahead_on_a_gpu(device: str, shape: str):
     kernel, abstract_device, platform, target = KERNELS[device]
     with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
         lowered = lower(kernel, platform, looks_ahead=True, head_dim=256, **SHAPES[shape])
+    assert target in lowered.as_text()
+
+
+@pytest.mark.grid
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("width", [1, 64])
+@pytest.mark.parametrize("device", ["NVIDIA L4", "NVIDIA H100"])
+def test_a_gpu_reads_heads_of_512(device: str, width: int):
+    kernel, abstract_device, platform, target = KERNELS[device]
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=abstract_device)):
+        lowered = lower(kernel, platform, head_dim=512, num_seqs=2, width=width, num_kv_heads=4, group=8)
     assert target in lowered.as_text()
 
 

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from service.device.native.library import native_code
 from service.kernels.attention import Scoring
 from service.kernels.cache_layout import CacheLayout
+from service.kernels.native_pages import NativePagedAttention
 from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from tests.kernels.emulated import BFLOAT16, FP8, INT8, RAGGED, TRITON
@@ -58,6 +60,13 @@ CASES = {
     "triton, one query head, float16, dimensions to pad, window": Case(
         TRITON, head_dim=80, dtype="float16", options={"sliding_window": 5}
     ),
+    "triton, heads of 512, groups of 8, bfloat16, as Gemma 4": Case(
+        TRITON, group=8, head_dim=512, num_kv_heads=1, dtype="bfloat16", page_size=64, num_pages=1
+    ),
+    "bfloat16 on a TPU, heads of 512, as Gemma 4": Case(
+        BFLOAT16, dtype="bfloat16", group=8, head_dim=512, num_kv_heads=1, **ON_TPU
+    ),
+    "int8 on a TPU, heads of 512": Case(INT8, kv_dtype="int8", group=8, head_dim=512, num_kv_heads=2, **ON_TPU),
     "triton, odd pages, few dimensions, soft cap": Case(
         TRITON, head_dim=8, page_size=12, num_pages=5, options={"soft_cap": 1.5}
     ),
@@ -159,6 +168,7 @@ LARGEST = (
 )
 
 ONE_A_KERNEL = (
+    "triton, heads of 512, groups of 8, bfloat16, as Gemma 4",
     "triton, groups of 3, sinks, window",
     "ragged, heads to pad",
     "int8 on a TPU, heads and dimensions to pad, soft cap",
@@ -202,9 +212,17 @@ class Steps:
             table[seq, -(-end // case.page_size) :] = self.strange[0]  # never read past a sequence's end
         paging = Paging(*(jnp.asarray(a) for a in (self.lengths, np.array(counts, np.int32), table)))
         attended, self.cache = self.attend(query, keys, values, self.cache, paging)
+        self.last = query, paging, counts
         self.lengths = self.lengths + np.array(counts, np.int32)
         wide = np.asarray(attended.astype(jnp.float32))
         assert case.kernel is not self.kernel or not wide[np.array(counts) == 0].any()  # rows of padding are zeros
+        return [wide[seq, :count] for seq, count in enumerate(counts)]
+
+    def read_again(self) -> list[np.ndarray]:
+        """Attend once more from the tokens of the last step, whose keys and values are in the cache."""
+        query, paging, counts = self.last
+        attended, self.cache = self.attend(query, None, None, self.cache, paging)
+        wide = np.asarray(attended.astype(jnp.float32))
         return [wide[seq, :count] for seq, count in enumerate(counts)]
 
     def spoil_what_is_not_theirs(self) -> None:
@@ -234,6 +252,39 @@ def test_a_kernel_gives_what_the_reference_gives_in_float32_and_sees_nothing_str
         ours.spoil_what_is_not_theirs()
         for expected, got in zip(theirs.run(counts), ours.run(counts), strict=True):
             np.testing.assert_allclose(got, expected, atol=TOLERANCES[case.dtype], rtol=0)
+
+
+READ_ONLY = {
+    "native": Case(NativePagedAttention(), group=2, head_dim=16),
+    "native, int8, window": Case(
+        NativePagedAttention(), kv_dtype="int8", group=2, head_dim=16, options={"sliding_window": 5}
+    ),
+    "triton": Case(TRITON, group=2, num_kv_heads=1, head_dim=16, num_pages=2, options={"sliding_window": 5}),
+    "triton, split": CASES["triton, sinks, split"],
+    "ragged": CASES["ragged, heads to pad"],
+    "bfloat16 on a TPU": CASES["bfloat16 on a TPU, heads of 512, as Gemma 4"],
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name.startswith("native") or name == "triton" else pytest.mark.grid)
+        for name in READ_ONLY
+    ],
+)
+def test_a_layer_without_keys_of_its_own_reads_those_of_another_and_writes_nothing(name):
+    case = READ_ONLY[name]
+    if isinstance(case.kernel, NativePagedAttention) and not native_code().has_products:
+        pytest.skip("this machine has no native code")
+    steps = Steps(case, case.kernel, case.dtype)
+    for counts in case.steps:
+        steps.spoil_what_is_not_theirs()
+        expected = steps.run(counts)
+        kept = jax.tree.map(np.asarray, steps.cache)
+        for seq, got in enumerate(steps.read_again()):
+            np.testing.assert_allclose(got, expected[seq], atol=TOLERANCES[case.dtype], rtol=0)
+        jax.tree.map(np.testing.assert_array_equal, kept, steps.cache)
 
 
 @pytest.mark.parametrize("kernel", [TRITON, RAGGED], ids=["triton", "ragged"])

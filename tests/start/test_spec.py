@@ -207,8 +207,9 @@ GEMMA_4 = {
     ("platform", "kind", "capability", "names"),
     [
         ("cpu", "cpu", "", "native"),
-        ("gpu", "NVIDIA L4", "8.9", "triton+reference"),
-        ("tpu", "TPU v5 lite", "", "kv8+reference"),
+        ("gpu", "NVIDIA L4", "8.9", "triton"),
+        ("gpu", "Tesla T4", "7.5", "reference"),
+        ("tpu", "TPU v5 lite", "", "kv8"),
     ],
 )
 def test_each_kind_of_heads_has_a_kernel_of_its_own(kernel_of, platform, kind, capability, names):

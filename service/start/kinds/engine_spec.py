@@ -37,8 +37,8 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import Attention, DecoderConfig, ImageEncoder, PatchEncoder
 from service.models.families.hub_keys import log_unknown_keys
 from service.models.interface import LayerGroup, PagedDecoder
+from service.models.layer_groups import decoder_groups
 from service.models.layer_groups import encoder_groups as groups_of_encoder
-from service.models.layer_groups import layer_groups
 from service.models.quantization import MAX_INT8_ROW, Quantization, kept_storage, layers_quantization
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
@@ -75,7 +75,7 @@ class EngineSpec(ModelSpec):
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """The layers in order, divided into groups that are compiled separately."""
-        return layer_groups(self.config.layers, self.program_specs)
+        return decoder_groups(self.config, self.program_specs)
 
     @cached_property
     def program_specs(self) -> tuple[WeightSpec, ...]:
