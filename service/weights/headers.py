@@ -13,7 +13,7 @@ from service.storage.objects import read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.names import FoundTensor, Resolution, resolve
-from service.weights.safetensors import DTYPES, MAX_TENSORS, Header, TensorCount, TensorEntry, read_header
+from service.weights.safetensors import DTYPES, MAX_TENSORS, Header, HeaderRoom, TensorEntry, read_header
 from service.weights.stacked_experts import layout_of, with_single_experts
 from service.weights.strided import transposed_entry
 
@@ -49,13 +49,13 @@ def read_headers(files: Sequence[OpenFile], budget: RetryBudget, max_tensors: in
     """Read the headers of several objects in parallel, which may have so many tensors together.
 
     Raises:
-        MalformedCheckpoint: a header does not describe the bytes that follow it, or they have too many tensors.
+        MalformedCheckpoint: a header does not describe the bytes that follow it, or they have too many tensors or bytes.
         RefusedPickle: a pickle contains something other than tensors.
         ObjectChanged, TransferFailed: see `RangeReader`.
     """
     with ThreadPoolExecutor(min(len(files), budget.limits.num_workers), thread_name_prefix="header") as pool:
-        count = TensorCount(max_tensors)
-        return list(pool.map(lambda file: _read(file, budget, count), files))
+        room = HeaderRoom(max_tensors)
+        return list(pool.map(lambda file: _read(file, budget, room), files))
 
 
 def max_tensors(specs: Iterable[WeightSpec]) -> int:
@@ -206,9 +206,9 @@ def _is_one(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     return [size for size in shape if size != 1] == [size for size in expected if size != 1]
 
 
-def _read(file: OpenFile, budget: RetryBudget, count: TensorCount) -> Header:
+def _read(file: OpenFile, budget: RetryBudget, room: HeaderRoom) -> Header:
     if file.info.name.endswith(SAFETENSORS_SUFFIX):
-        header = read_header(file, budget, count)
+        header = read_header(file, budget, room)
     else:
         from service.weights.pickled.header import read_pickled_header  # few checkpoints are pickled
 

@@ -31,6 +31,8 @@ MAX_HEADER_BYTES = 100_000_000
 MAX_TENSORS = 262_144  # of all files of a checkpoint; an entry takes most of a kilobyte
 # Signs between the values of a header: those of an entry, and of what else it may have.
 SIGNS_PER_TENSOR, OTHER_SIGNS = 24, 200_000
+# Bytes of the headers of all files together, which are kept until they are verified: an entry has about 130 on average.
+BYTES_PER_TENSOR, OTHER_BYTES = 256, 16 * 1024 * 1024
 INT64_MAX, MAX_AXES = 2**63 - 1, 16
 LFS_POINTER = b"version https://git-lfs"  # source: git-lfs `docs/spec.md`
 PREFIX_BYTES = 8  # the length of the header
@@ -60,11 +62,26 @@ class Header:
     extents: tuple[Extent, ...]  # all bytes after `data`
 
 
-class TensorCount:
-    """How many tensors the headers of a checkpoint's files may still have; safe to use from several threads."""
+class HeaderRoom:
+    """The bytes and tensors that the headers of a checkpoint's files may still have; several threads may use it."""
 
     def __init__(self, most: int = MAX_TENSORS) -> None:
+        """Allow so many tensors, in all files together."""
         self._most, self._left, self._lock = most, most, threading.Lock()
+        self._most_bytes = self._left_bytes = BYTES_PER_TENSOR * most + OTHER_BYTES
+
+    def take(self, uri: str, file: str, num_bytes: int) -> None:
+        """Count the bytes of a header, before they are read.
+
+        Raises:
+            MalformedCheckpoint: it has more than are left.
+        """
+        with self._lock:
+            self._left_bytes -= num_bytes
+            left_bytes = self._left_bytes
+        if left_bytes < 0:
+            reason = f"the headers have more than {self._most_bytes} bytes, too many for {self._most} tensors."
+            raise MalformedCheckpoint(uri, file, reason)
 
     def check(self, uri: str, file: str, header: bytes) -> None:
         """Count the tensors of a header, before it is parsed.
@@ -80,20 +97,21 @@ class TensorCount:
             raise MalformedCheckpoint(uri, file, f"the headers have more than {self._most} tensors, too many for it.")
 
 
-def read_header(file: OpenFile, budget: RetryBudget, count: TensorCount | None = None) -> Header:
-    """Read the header of one object.
+def read_header(file: OpenFile, budget: RetryBudget, room: HeaderRoom | None = None) -> Header:
+    """Read the header of one object, which shares `room` with others.
 
     Raises:
         MalformedCheckpoint: the header does not describe the bytes that follow it.
         ObjectChanged, TransferFailed: see `RangeReader`.
     """
-    source, info = file.source, file.info
+    source, info, room = file.source, file.info, room or HeaderRoom()
     data = read_range(source, info, 0, min(FIRST_READ_BYTES, info.size_bytes), budget)
     num_bytes = header_size(source.uri, info.name, data, info.size_bytes)
+    room.take(source.uri, info.name.rpartition("/")[2], num_bytes)
     if num_bytes > len(data):
         data += read_range(source, info, len(data), num_bytes - len(data), budget)
     data = data[:num_bytes]
-    (count or TensorCount()).check(source.uri, info.name.rpartition("/")[2], data)
+    room.check(source.uri, info.name.rpartition("/")[2], data)
     entries = parse_header(source.uri, info.name.rpartition("/")[2], data, info.size_bytes)
     return Header(file, data, entries, _extents(entries.values()))
 

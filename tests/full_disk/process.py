@@ -183,7 +183,13 @@ def upload(folder: Path) -> Iterator[bool]:
 
 def main() -> None:
     name, folder, *arguments = sys.argv[1:]
-    scenarios: dict[str, Callable[..., Iterator[bool]]] = {"pull": pull, "bundle": bundle, "response": response, "batch": batch, "upload": upload}
+    scenarios: dict[str, Callable[..., Iterator[bool]]] = {
+        "pull": pull,
+        "bundle": bundle,
+        "response": response,
+        "batch": batch,
+        "upload": upload,
+    }
     chosen: Any = scenarios[name]
     print(json.dumps(outcomes(lambda each: chosen(each, *arguments), Path(folder))))
 

@@ -27,7 +27,8 @@ def library(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "scenario", ["pull", "bundle", *(pytest.param(name, marks=pytest.mark.slow) for name in ("response", "batch", "upload"))]
+    "scenario",
+    ["pull", "bundle", *(pytest.param(name, marks=pytest.mark.slow) for name in ("response", "batch", "upload"))],
 )
 def test_what_a_full_disk_does_not_refuse_is_whole(scenario, library, gcs_bucket, tmp_path):
     for name, data in FILES.items():

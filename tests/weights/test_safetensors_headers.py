@@ -18,7 +18,7 @@ from service.storage.retry import RetryBudget
 from service.storage.source import open_source
 from service.weights import safetensors
 from service.weights.headers import check_dtype, merged, read_headers
-from service.weights.safetensors import TensorCount, TensorEntry, header_size, parse_header
+from service.weights.safetensors import OTHER_BYTES, HeaderRoom, TensorEntry, header_size, parse_header
 from tests.stored import quick_limits
 
 URI, FILE = "gs://bucket/model", "m.safetensors"
@@ -53,11 +53,24 @@ def test_a_header_may_have_a_hundred_million_bytes_and_no_more():
 
 def test_headers_have_as_many_tensors_together_as_a_model_may_want():
     """They are counted before they are parsed, which takes most of a kilobyte for each."""
-    count = TensorCount(10)
+    room = HeaderRoom(10)
     six, _ = header_of({f"t{number}": entry([0], 0, 0) for number in range(6)}, 0)
-    count.check(URI, FILE, six)
+    room.check(URI, FILE, six)
     with pytest.raises(MalformedCheckpoint, match="more than 10 tensors"):
-        count.check(URI, FILE, six)
+        room.check(URI, FILE, six)
+
+
+def test_headers_of_files_that_are_read_at_once_have_few_bytes_together(tmp_path, headers_in):
+    """They are counted before they are read: 16 files at once may each have a header of 100 MB."""
+    (tmp_path / "model").mkdir()
+    for number in range(4):
+        content = save({f"t{number}": np.ones(1, np.float32)}, {"comment": "a" * (OTHER_BYTES // 3)})
+        (tmp_path / "model" / f"{number}.safetensors").write_bytes(content)
+    with pytest.raises(MalformedCheckpoint, match=r"more than \d+ bytes, too many for 10 tensors"):
+        headers_in(tmp_path / "model", 10)
+    (tmp_path / "model" / "3.safetensors").unlink()
+    (tmp_path / "model" / "2.safetensors").unlink()
+    assert len(headers_in(tmp_path / "model", 10)) == 2
 
 
 @pytest.mark.parametrize(
@@ -71,7 +84,7 @@ def test_headers_have_as_many_tensors_together_as_a_model_may_want():
 )
 def test_a_header_has_few_values_besides_those_of_tensors(header):
     with pytest.raises(MalformedCheckpoint, match="more than 10 tensors"):
-        TensorCount(10).check(URI, FILE, header)
+        HeaderRoom(10).check(URI, FILE, header)
 
 
 def test_eight_bytes_hold_the_length_of_the_header():
@@ -163,12 +176,12 @@ def test_a_type_that_is_not_served_is_refused_under_its_file():
 
 
 @pytest.fixture
-def headers_in(tmp_path: Path) -> Callable[[Path], list]:
-    def read(folder: Path) -> list:
+def headers_in(tmp_path: Path) -> Callable[..., list]:
+    def read(folder: Path, most: int = safetensors.MAX_TENSORS) -> list:
         source = open_source(parse_location(str(folder)), cache_root=tmp_path / "cache")
         objects = source.list()
         with source.open_files(objects, objects, cache=None, progress=Progress()) as opened:
-            return read_headers(opened.files, RetryBudget(quick_limits()))
+            return read_headers(opened.files, RetryBudget(quick_limits()), most)
 
     return read
 
