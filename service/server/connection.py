@@ -31,12 +31,16 @@ class ConnectionLimits:
     """Limits on connections."""
 
     head_s: float = 30.0  # until the head of a request is complete
-    write_s: float = 30.0  # until the client has read MIN_WRITTEN_BYTES of buffered output
+    write_s: float = 30.0  # until the client has read a part of what is buffered for it
+    unread_bytes: int = 256 * 1024 * 1024  # buffered for all clients together, who may read slowly and be many
     num_connections: int = MAX_CONNECTIONS
 
 
-# Slower than this means a < 4 kbit/s link or a client holding the connection open on purpose.
-MIN_WRITTEN_BYTES = 16 * 1024
+# Of what is buffered for a client, the least that it must read within `write_s`: a part, so that a large answer is
+# not held for hours, and a number of bytes. Less means a < 4 kbit/s link or a client that holds it on purpose.
+MIN_WRITTEN_PART, MIN_WRITTEN_BYTES = 1 / 20, 16 * 1024
+# Answers that are smaller take no room from others.
+LARGE_BYTES = 64 * 1024
 
 
 def _allow_connections() -> int:
@@ -61,6 +65,12 @@ class Connection(H11Protocol):
         self.conn: RequestReader = RequestReader()
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._unread_since_s = 0.0  # by the loop's clock, while something is buffered
+
+    @property
+    def unread_bytes(self) -> int:
+        """What is buffered for the client."""
+        return self.transport.get_write_buffer_size()
 
     @property
     def is_idle(self) -> bool:
@@ -101,7 +111,10 @@ class Connection(H11Protocol):
     @override
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_writing()
+        self._unread_since_s = self.loop.time()
+        self._watch_writing(max(MIN_WRITTEN_BYTES, int(self.unread_bytes * MIN_WRITTEN_PART)))
+        if self.unread_bytes >= LARGE_BYTES:
+            self._bound_unread()
 
     @override
     def resume_writing(self) -> None:
@@ -142,17 +155,29 @@ class Connection(H11Protocol):
         self._head_timer = None
         self.transport.close()
 
-    def _watch_writing(self) -> None:
-        size = self.transport.get_write_buffer_size()
+    def _watch_writing(self, least_bytes: int) -> None:
         # Defends against T27.
-        self._write_timer = self.loop.call_later(self.limits.write_s, self._check_writing, size)
+        self._write_timer = self.loop.call_later(
+            self.limits.write_s, self._check_writing, self.unread_bytes, least_bytes
+        )
 
-    def _check_writing(self, earlier_size: int) -> None:
-        """Abort a connection whose client has not read; closing it would wait for the client."""
-        if earlier_size - self.transport.get_write_buffer_size() < MIN_WRITTEN_BYTES:
+    def _check_writing(self, earlier_bytes: int, least_bytes: int) -> None:
+        """Abort a connection whose client has not read enough; closing it would wait for the client."""
+        if earlier_bytes - self.unread_bytes < least_bytes:
             self.transport.abort()
         else:
-            self._watch_writing()
+            self._watch_writing(least_bytes)
+
+    def _bound_unread(self) -> None:
+        """Abort those other connections whose clients have left large answers unread for longest."""
+        waiting = [each for each in self.connections if isinstance(each, Connection) and each is not self]
+        waiting = [each for each in waiting if each.unread_bytes >= LARGE_BYTES]
+        surplus_bytes = self.unread_bytes + sum(each.unread_bytes for each in waiting) - self.limits.unread_bytes
+        for each in sorted(waiting, key=lambda each: each._unread_since_s):
+            if surplus_bytes <= 0:
+                break
+            surplus_bytes -= each.unread_bytes
+            each.transport.abort()
 
 
 def connection_class() -> type[Connection]:

@@ -49,7 +49,7 @@ def read_headers(files: Sequence[OpenFile], budget: RetryBudget, max_tensors: in
     """Read the headers of several objects in parallel, which may have so many tensors together.
 
     Raises:
-        MalformedCheckpoint: a header does not describe the bytes that follow it, or they have too many tensors or bytes.
+        MalformedCheckpoint: a header does not describe the bytes that follow it, or they have too many tensors.
         RefusedPickle: a pickle contains something other than tensors.
         ObjectChanged, TransferFailed: see `RangeReader`.
     """

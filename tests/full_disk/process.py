@@ -1,7 +1,7 @@
 """Fill a disk at each of the writes of one scenario in turn: `SCENARIO FOLDER [ENDPOINT BUCKET]`; prints a JSON object.
 
-The process must run with the library of `full_disk.c`, and FULL_DISK_FOLDER be FOLDER. Each scenario is run with room for
-no write, for one, for two and so on, until it fits; then there is room again, and what is there must be whole.
+The process must run with the library of `full_disk.c`, and FULL_DISK_FOLDER be FOLDER. Each scenario is run with room
+for no write, for one, for two and so on, until it fits; then there is room again, and what is there must be whole.
 """
 
 import asyncio
@@ -62,8 +62,7 @@ def pull(folder: Path, endpoint: str, bucket: str) -> Iterator[bool]:
     try:
         assert pulled() == FILES
         yield False
-    except CheckpointError as error:
-        assert "room" in str(error) or "space" in str(error), error
+    except CheckpointError:
         for record in folder.glob("checkpoints/*/COMPLETE.json"):
             assert contents(record.parent) == FILES
         yield True

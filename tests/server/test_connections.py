@@ -21,6 +21,12 @@ class Impatient(Connection):
     limits = ConnectionLimits(head_s=0.3, write_s=0.3)
 
 
+class Narrow(Connection):
+    """Room for one unread answer."""
+
+    limits = ConnectionLimits(unread_bytes=len(LARGE) * 3 // 2)
+
+
 class Few(Connection):
     """A number of connections that a test can reach."""
 
@@ -156,6 +162,36 @@ def test_a_client_that_does_not_read_is_disconnected(server):
         wait_until(lambda: not server.server_state.connections)
         assert time.monotonic() - began_s < 20  # the limit is 0.3 s; other ends come after half a minute
         assert len(read_to_end(client)) < len(LARGE)
+
+
+def test_a_client_that_reads_a_large_answer_too_slowly_is_disconnected(server):
+    wait_until(lambda: not server.server_state.connections)
+    with connected(server, so_rcvbuf=4096) as client:
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+
+        def has_ended():
+            with contextlib.suppress(ConnectionError):
+                client.recv(64 * 1024)  # more than the least number of bytes
+            return not server.server_state.connections
+
+        wait_until(has_ended)
+
+
+def test_clients_that_leave_large_answers_unread_have_a_bound_together():
+    def num_unread():
+        return sum(each.unread_bytes > 0 for each in server.server_state.connections)
+
+    with served(app, Narrow) as server, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connected(server)) for _ in range(3)]
+        wait_until(lambda: len(server.server_state.connections) == len(clients))
+        for number, client in enumerate(clients):
+            client.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            assert client.recv(1)
+            wait_until(lambda number=number: len(server.server_state.connections) == len(clients) - number)
+            wait_until(lambda: num_unread() == 1)
+        *others, last = clients
+        assert all(len(read_to_end(client)) < len(LARGE) for client in others)
+        assert len(read_to_end(last)) > len(LARGE)
 
 
 def test_a_client_that_reads_slowly_gets_all(patient_server):
