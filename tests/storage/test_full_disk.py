@@ -35,7 +35,7 @@ def test_what_a_full_disk_does_not_refuse_is_whole(scenario, library, gcs_bucket
         gcs_bucket.upload(f"model/{name}", data)
     arguments = [gcs_bucket.endpoint, gcs_bucket.name] if scenario == "pull" else []
     done = subprocess.run(
-        [sys.executable, "-m", "tests.storage.full_disk.process", scenario, tmp_path, *arguments],
+        [sys.executable, "-m", "tests.storage.full_disk_process", scenario, tmp_path, *arguments],
         env=os.environ | {"LD_PRELOAD": str(library), "FULL_DISK_FOLDER": str(tmp_path)},
         capture_output=True,
         text=True,
