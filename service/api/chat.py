@@ -119,7 +119,7 @@ async def _chunks(chat: StartedChat, body: ChatCompletionRequest) -> AsyncIterat
         parts = messages[index].push(delta)
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
         if not parts and delta.finish_reason is None and (logged or (of_tokens and delta.token_ids)):
-            parts = [{"content": ""} if not chat.rules.reads_parts else {}]
+            parts = [{"content": ""} if chat.rules.reader is None else {}]
         new = [chunk(index, part) for part in parts]
         if delta.finish_reason is not None:
             finish_reason = messages[index].finish_reason(delta.finish_reason)

@@ -195,8 +195,7 @@ class ServedModel(Served):
     @property
     def has_thinking(self) -> bool:
         """Whether it writes its thinking before an answer, between tags or in a channel."""
-        template = self.chat_template
-        return template is not None and (template.has_thinking or template.is_harmony)
+        return self.chat_template is not None and self.chat_template.has_thinking
 
     @override
     def generating(self) -> "ServedModel":

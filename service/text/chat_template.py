@@ -14,11 +14,9 @@ from types import MappingProxyType
 from typing import Any, override
 
 from service.errors import InvalidParameter, MalformedCheckpoint, TemplateFailed
+from service.text.formats.detection import detected
+from service.text.formats.format import Format
 from service.text.template_process import TemplateProcess
-from service.text.thinking import CLOSING
-from service.text.tools import harmony
-from service.text.tools.format import ToolFormat
-from service.text.tools.registry import format_of
 
 # What `render` gives every template.
 ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -41,6 +39,7 @@ class ChatTemplate:
         uri: str = "chat template",
         file: str = "chat_template.jinja",
         tool_call_parser: str | None = None,
+        reasoning_parser: str | None = None,
         is_isolated: bool = False,
         variants: "Mapping[str, ChatTemplate]" = MappingProxyType({}),
     ) -> None:
@@ -52,6 +51,7 @@ class ChatTemplate:
             uri: where it came from, for error messages.
             file: the name of its file there.
             tool_call_parser: the name of the format of tool calls; None to find it from the template.
+            reasoning_parser: the same for reasoning.
             is_isolated: whether a process of its own compiles it, while the caller goes on, and renders it.
             variants: the checkpoint's templates for other chats, by the names of `VARIANTS`.
 
@@ -61,7 +61,7 @@ class ChatTemplate:
         self.source = source
         self._variants = dict(variants)
         self._place = (uri, file)
-        self._tool_call_parser = tool_call_parser
+        self._parsers = {"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser}
         self._special_tokens = dict(special_tokens)
         self._images_of_results: bool | None = None
         if is_isolated:
@@ -75,9 +75,7 @@ class ChatTemplate:
     def __reduce__(self) -> tuple[Any, ...]:
         """Compile it again in the process that it is sent to, which is isolated."""
         uri, file = self._place
-        compile_again = partial(
-            type(self), uri=uri, file=file, tool_call_parser=self._tool_call_parser, variants=self._variants
-        )
+        compile_again = partial(type(self), uri=uri, file=file, variants=self._variants, **self._parsers)
         return compile_again, (self.source, self._special_tokens)
 
     def wait(self) -> None:
@@ -92,7 +90,7 @@ class ChatTemplate:
             raise MalformedCheckpoint(*self._place, f"the chat template {error.reason}") from error
         for variant in self._variants.values():
             variant.wait()
-        _ = self.tool_format
+        _ = self.format
 
     def chosen(self, *, has_tools: bool, has_documents: bool) -> "ChatTemplate":
         """Return the checkpoint's template for a chat with or without tools and documents."""
@@ -101,12 +99,23 @@ class ChatTemplate:
                 return self._variants[name]
         return self
 
-    @cached_property
-    def tool_format(self) -> ToolFormat | None:
+    @property
+    def tool_format(self) -> Format | None:
         """How the model calls tools; None if no template of the checkpoint writes them."""
-        if TOOL_USE in self._variants:
-            return self._variants[TOOL_USE].tool_format
-        return None if self._offer is None else format_of(self.source, self._tool_call_parser)
+        return self.format if self.format.calls else None
+
+    @cached_property
+    def format(self) -> Format:
+        """How the model writes its answers; without calls if no template of the checkpoint writes tools."""
+        template = self._variants.get(TOOL_USE, self)
+        sources = "\n".join(each.source for each in (self, *self._variants.values()))
+
+        def render(messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
+            if template.reads_parts_alone:
+                messages = [{**turn, "content": _as_parts(turn["content"])} for turn in messages]
+            return template._render(messages, add_generation_prompt)
+
+        return detected(render, sources, has_tools=template._offer is not None, **self._parsers)
 
     @cached_property
     def _offer(self) -> str | None:
@@ -142,15 +151,10 @@ class ChatTemplate:
         """Whether it writes the arguments of earlier calls as they are, as DeepSeek's do, so that they must be text."""
         return "tojson" not in self.source
 
-    @cached_property
+    @property
     def has_thinking(self) -> bool:
-        """Whether the model writes its thinking between tags before an answer."""
-        return any(CLOSING in template.source for template in (self, *self._variants.values()))
-
-    @cached_property
-    def is_harmony(self) -> bool:
-        """Whether the model answers in gpt-oss's messages with channels."""
-        return harmony.FORMAT.is_of(self.source)
+        """Whether the model writes its thinking before an answer, between tags or in a channel."""
+        return bool(self.format.thinking) or self.format.has_headers
 
     @cached_property
     def variables(self) -> frozenset[str]:

@@ -7,15 +7,15 @@ whose text is content, or a part of it, is one of the content's.
 from collections import deque
 from collections.abc import Sequence
 
-from service.text.answer_reader import Part, Reader
 from service.text.detokenizer import StopStrings
-from service.text.tools.parts import Content
+from service.text.formats.parts import Content, Part
+from service.text.formats.reader import AnswerReader
 
 
 class VisibleText[T]:
     """The visible parts of one answer, whose tokens come with anything that is said of each."""
 
-    def __init__(self, reader: Reader | None, stops: StopStrings, *, min_tokens: int = 0) -> None:
+    def __init__(self, reader: AnswerReader | None, stops: StopStrings, *, min_tokens: int = 0) -> None:
         """Begin an answer.
 
         Args:
@@ -44,16 +44,18 @@ class VisibleText[T]:
         """Whether a call has begun and has not ended."""
         return self._reader is not None and self._reader.is_inside_call
 
-    def push(self, text: str, token: T) -> list[Part]:
+    def push(self, text: str, token: T, token_id: int | None = None) -> list[Part]:
         """Append a token with the characters that it completes, and return the parts to show; none behind a stop."""
         self._num_tokens += 1
         self._silent.append(token)
         if not text:
-            return self._shown([] if self._reader is None else self._reader.push(text))
+            return self._shown([] if self._reader is None else self._reader.push(text, token_id))
         self._read.append((self._num_chars, self._num_chars + len(text), self._silent))
         self._silent = []
         self._num_chars += len(text)
-        return self._shown([Content(text)] if self._reader is None else self._reader.push(text))
+        if self._reader is None:
+            return self._shown([Content(text, self._num_chars - len(text))])
+        return self._shown(self._reader.push(text, token_id))
 
     def flush(self) -> list[Part]:
         """Return the parts that were held back, at the end."""
@@ -76,7 +78,7 @@ class VisibleText[T]:
     def _shown(self, parts: Sequence[Part], *, is_over: bool = False) -> list[Part]:
         shown: list[Part] = []
         end = self._num_chars - (0 if self._reader is None or is_over else self._reader.num_held)
-        for index, part in enumerate(parts):
+        for part in parts:
             self._is_content = isinstance(part, Content)
             if not isinstance(part, Content):
                 if held := self._stops.flush():  # no content goes on behind a call
@@ -84,9 +86,7 @@ class VisibleText[T]:
                     shown.append(Content(held))
                 shown.append(part)
                 continue
-            # What follows a part in one piece of text is not content, so the part begins where the text went on.
-            is_last = index == len(parts) - 1
-            self._see(part.text, end - len(part.text) if is_last else None)
+            self._see(part.text, part.begin)
             text, self.stop = self._stops.push(part.text, may_stop=self._num_tokens >= self._min_tokens)
             self._num_shown += len(text)
             if text:
@@ -97,10 +97,8 @@ class VisibleText[T]:
             self._read.popleft()
         return shown
 
-    def _see(self, content: str, begin: int | None) -> None:
-        """Assign the tokens of a content that begins at a character of the text, else at the first that is not read."""
-        if begin is None:
-            begin = self._read[0][0] if self._read else self._num_chars
+    def _see(self, content: str, begin: int) -> None:
+        """Assign the tokens of a content that begins at a character of the text."""
         end = begin + len(content)
         while self._read and self._read[0][0] < end:
             of_token, end_of_token, tokens = self._read.popleft()

@@ -4,9 +4,9 @@ import pytest
 
 from service.engine.request import FinishReason
 from service.text.chat_template import ChatTemplate
+from service.text.formats.families import HARMONY as FORMAT
+from service.text.formats.reader import mark_ids
 from service.text.tokenizer import Tokenizer
-from service.text.tools.grammar import special_markers
-from service.text.tools.harmony import CALL, FORMAT, MARKS, RETURN
 from tests.api.scripted_engine import MODEL, TOKENIZER, Service
 from tests.api.test_chat import events
 from tests.text.small_tokenizers import byte_level
@@ -37,7 +37,7 @@ CALLED = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a":
 
 def _tokenizer():
     backend = byte_level(adds_begin=True)
-    backend.add_special_tokens(list(MARKS))
+    backend.add_special_tokens(list(FORMAT.marks))
     return Tokenizer(backend, special_tokens=TOKENIZER.special_tokens)
 
 
@@ -45,7 +45,7 @@ HARMONY = _tokenizer()
 
 
 def service_of(text):
-    ends = frozenset(special_markers(FORMAT, HARMONY)[mark] for mark in (CALL, RETURN))
+    ends = frozenset(mark_ids(FORMAT, HARMONY)[mark] for mark in FORMAT.ends)
     template = ChatTemplate(TEMPLATE, HARMONY.special_tokens)
     model = {"chat_template": template, "tokenizer": HARMONY, "stop_ids": ends, "max_model_len": 2048}
     model["vocab_size"] = HARMONY.vocab_size

@@ -12,7 +12,7 @@ from service.text.chat_template import ChatTemplate
 from tests.api.scripted_engine import END, TEMPLATE, TOKENIZER, Service, tokens
 from tests.api.test_chat import events
 from tests.api.test_structured import text_of
-from tests.text.tools import samples
+from tests.text.formats import samples
 
 pytestmark = pytest.mark.anyio
 

@@ -1,22 +1,22 @@
 """Stop strings, and the tokens of a content, against an oracle that sees the whole text at once."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from service.text.answer_reader import AnswerReader
 from service.text.detokenizer import StopRule, StopStrings
-from service.text.thinking import ThinkingParser, Thought
-from service.text.tools import hermes, llama3_json, mistral, qwen3_coder
-from service.text.tools.parser import CallParser
-from service.text.tools.parts import CallStart, Content
+from service.text.formats.families import NO_CALLS
+from service.text.formats.parts import CallStart, Content, Thought
+from service.text.formats.reader import AnswerReader
 from service.text.visible import VisibleText
+from tests.text.formats.samples import HERMES, LLAMA, MISTRAL, QWEN_CODER
 
 CALLS = {
-    hermes.FORMAT: '<tool_call>\n{"name": "look", "arguments": {"a": "Ulm <x"}}\n</tool_call>',
-    qwen3_coder.FORMAT: "<tool_call>\n<function=look>\n<parameter=a>\nUlm\n</parameter>\n</function>\n</tool_call>",
-    mistral.LIST_FORMAT: '[TOOL_CALLS][{"name": "look", "arguments": {"a": "Ulm"}}]',
-    llama3_json.FORMAT: '{"name": "look", "parameters": {"a": "Ulm"}}',
+    HERMES: '<tool_call>\n{"name": "look", "arguments": {"a": "Ulm <x"}}\n</tool_call>',
+    QWEN_CODER: "<tool_call>\n<function=look>\n<parameter=a>\nUlm\n</parameter>\n</function>\n</tool_call>",
+    MISTRAL: '[TOOL_CALLS][{"name": "look", "arguments": {"a": "Ulm"}}]',
+    LLAMA: '{"name": "look", "parameters": {"a": "Ulm"}}',
     None: "",
 }
 WORDS = ["Ulm", "<", "</think", "<tool_call", "[TOOL", " ", "\n", "é", "a", "ab", "aa", "look", '"', "{"]
@@ -31,8 +31,9 @@ def random_text(rng, form, is_open):
 
 
 def reader_of(form, thinks, is_open):
-    thinking = ThinkingParser(is_open=is_open) if thinks else None
-    return AnswerReader(thinking, CallParser(form, {"look": {"a"}}) if form else None)
+    form = form or NO_CALLS
+    form = form if thinks else replace(form, thinking=())
+    return AnswerReader(form, text_names={"look": {"a"}}, begins=Thought if is_open else None)
 
 
 def text_of(parts, kind):

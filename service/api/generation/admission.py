@@ -129,7 +129,7 @@ def _text_rule(body: GenerationRequest, model: ServedModel, rules: AnswerRules) 
     return TextRule(
         StopRule(tuple(body.stop), body.include_stop_str_in_output, own_stop_ids),
         shown_ids,
-        rules.reader if rules.reads_parts else None,
+        rules.reader,
         None if rules.text_grammar is None else rules.text_grammar.end_check,
         scores_only=body.requested_max_tokens[0] == 0,
     )

@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import islice
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from service.api.http.call import Call
@@ -16,21 +15,20 @@ from service.api.schema.structured import ResponseFormat, StructuredOutputs
 from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
 from service.api.served import ServedModel
 from service.errors import BodyTooLaborious, InvalidParameter
-from service.text import harmony
-from service.text.answer_reader import AnswerReader, Reader
 from service.text.bad_words import BadWords
+from service.text.formats.codecs import Literal
+from service.text.formats.families import NO_CALLS
+from service.text.formats.format import Format
+from service.text.formats.grammar import CallableTool, CallRules, tool_grammar, unheld_keywords
+from service.text.formats.parameters import parameters_of
+from service.text.formats.parts import Content, Thought
+from service.text.formats.reader import AnswerReader, mark_ids, region_at_end
 from service.text.grammar import definition
-from service.text.grammar.behind_thinking import GrammarBehindThinking, space_tokens
+from service.text.grammar.behind_thinking import GrammarBehindThinking, ThinkingTags, space_tokens
 from service.text.grammar.compiler import GrammarCompiler, text_of
 from service.text.grammar.definition import GrammarDefinition
 from service.text.grammar.matcher import Grammar
 from service.text.prompt_model import PromptModel
-from service.text.thinking import CLOSING, OPENING, ChatThinking, ThinkingTags
-from service.text.tools.format import ToolFormat
-from service.text.tools.grammar import CallableTool, CallRules, special_markers, tool_grammar
-from service.text.tools.harmony import FORMAT as HARMONY
-from service.text.tools.parameters import parameters_of
-from service.text.tools.parser import CallParser
 from service.worker.process import limit_rest
 
 MAX_SCHEMAS_BYTES = 256 * 1024
@@ -45,7 +43,7 @@ NOT_PLAIN = (b'"pattern', b'"grammar": "', b'"regex": "', b'"json_": "')
 class ToolUse:
     """The calls that an answer may have, or must consist of."""
 
-    tool_format: ToolFormat
+    tool_format: Format
     tools: Sequence[tuple[int, Tool]]  # those that may be called, with their places in the request
     is_required: bool
     is_named: bool  # whether the request names the one function that must be called
@@ -79,11 +77,13 @@ class ToolUse:
             if index in too_large:
                 relaxed.append(param)
                 function = function.model_copy(update={"parameters": {}})
-            has_elements = self.tool_format.has_elements
-            found.append(
-                _callable(function, param, has_elements=has_elements, relaxed=None if self._promises(tool) else relaxed)
-            )
+            found.append(_callable(function, param, self.tool_format, None if self._promises(tool) else relaxed))
         return tuple(found), relaxed
+
+    @property
+    def has_promises(self) -> bool:
+        """Whether the request asks that calls satisfy a schema."""
+        return any(self._promises(tool) for _, tool in self.tools)
 
     def _promises(self, tool: Tool) -> bool:
         """Return whether the request asks that calls of a tool satisfy its whole schema."""
@@ -127,8 +127,8 @@ class ToolUse:
         Raises:
             InvalidParameter: the schema of a tool cannot be enforced.
         """
-        is_harmony = self.tool_format is HARMONY
-        if answer is not None and not (self.is_required or self.tool_format.opening or is_harmony):
+        form = self.tool_format
+        if answer is not None and not self.is_required and form.calls[0].is_bare and not form.has_headers:
             field = answer.param.partition(".")[0]
             message = (
                 f"'{field}' contradicts 'tools': this model's calls begin like JSON answers. "
@@ -146,10 +146,8 @@ class ToolUse:
             None if answer is None or self.is_required else answer.part,
         )
         tokenizer = compiler.tokenizer
-        if is_harmony:
-            return harmony.grammar(rules, tokenizer)
         other_ids = {i for i in tokenizer.special_ids - compiler.end_ids if i < compiler.vocab_size}
-        return tool_grammar(self.tool_format, rules, tokenizer, other_ids)
+        return tool_grammar(form, rules, mark_ids(form, tokenizer), other_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +156,9 @@ class AnswerRules:
 
     constraint: Grammar | GrammarBehindThinking | BadWords | None = None  # None: any text
     use: ToolUse | None = None  # None: no calls
-    thinking: ChatThinking | None = None  # None: none between tags
-    is_harmony: bool = False  # whether answers are messages with channels
-    is_begun: bool = False  # whether the prompt ends within the content
+    reader: Callable[[], AnswerReader] | None = None  # of each answer; None if all of it is content
     shown_ids: frozenset[int] = frozenset()  # special tokens that the text must show, to be read and taken out again
     text_grammar: Grammar | None = None  # of the content; None for any
-    text_names: Mapping[str, Set[str]] = MappingProxyType({})  # the parameters written as text, by function
-
-    @property
-    def reads_parts(self) -> bool:
-        """Whether an answer may have other parts than content."""
-        return self.use is not None or self.thinking is not None or self.is_harmony
-
-    def reader(self) -> Reader:
-        """Return what splits one answer into its parts."""
-        if self.is_harmony:
-            return harmony.HarmonyReader(has_calls=self.use is not None, is_begun=self.is_begun)
-        return AnswerReader(
-            None if self.thinking is None else self.thinking.parser(),
-            None if self.use is None else CallParser(self.use.tool_format, self.text_names),
-        )
 
 
 async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest, prompt_end: str) -> AnswerRules:
@@ -194,23 +175,26 @@ async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest
         DeadlineExceeded: the request's time is over.
     """
     use = _tool_use(body, model) if body.may_call_tools else None
-    is_held = body.has_grammar or (use is not None and use.is_required)
-    is_harmony = model.chat_template is not None and model.chat_template.is_harmony
-    has_tags = model.has_thinking and not is_harmony
-    thinking = _chat_thinking(prompt_end, body, model, is_held=is_held) if has_tags else None
-    tags = None if thinking is None else thinking.tags
-    shown_ids = frozenset(tags or ()) & model.tokenizer.special_ids
+    form = NO_CALLS if model.chat_template is None else model.chat_template.format
+    form = form if use is not None else form.without_calls
+    begins = Content if body.continue_final_message else region_at_end(form, prompt_end)
     constraint, text_names = await _constraint(call, model, body, use)
     text_grammar = constraint if body.has_grammar and isinstance(constraint, Grammar) else None
-    tool_format = HARMONY if is_harmony else None if use is None else use.tool_format
-    if tool_format is not None:
-        shown_ids |= frozenset(special_markers(tool_format, model.tokenizer).values())
-    if thinking is not None and tags is not None and not thinking.is_over and isinstance(constraint, Grammar):
-        may_end = not thinking.is_held
-        space_ids = frozenset[int]() if thinking.keeps_space else space_tokens(model.tokenizer)
-        constraint = GrammarBehindThinking(constraint, tags, thinking.is_open, may_end, space_ids)
-    is_begun = body.continue_final_message
-    return AnswerRules(constraint, use, thinking, is_harmony, is_begun, shown_ids, text_grammar, text_names)
+    # Calls and JSON begin behind the blank line that models write there; a pattern may hold the space itself.
+    keeps_space = body.structured_outputs is not None and body.structured_outputs.json_ is None
+    is_held = body.has_grammar or (use is not None and use.is_required)
+    tags = ThinkingTags.of((tags.marks for tags in form.thinking), model.tokenizer)
+    if is_held and form.thinking and (tags is None or begins is Content):
+        form, begins = replace(form, thinking=()), None  # the grammar holds it from its beginning
+    elif tags is not None and begins is not Content and isinstance(constraint, Grammar):
+        space_ids = frozenset[int]() if keeps_space else space_tokens(model.tokenizer)
+        constraint = GrammarBehindThinking(constraint, tags, begins is Thought, not is_held, space_ids)
+    if not (form.calls or form.thinking or form.has_headers):
+        return AnswerRules(constraint, use, text_grammar=text_grammar)
+    ids = mark_ids(form, model.tokenizer)
+    reader = partial(AnswerReader, form, ids, text_names=text_names, begins=begins, keeps_space=keeps_space)
+    shown_ids = frozenset(ids.values()) & model.tokenizer.special_ids
+    return AnswerRules(constraint, use, reader, shown_ids, text_grammar)
 
 
 async def completion_rules(call: Call, model: ServedModel, body: GenerationRequest) -> AnswerRules:
@@ -223,7 +207,7 @@ async def _constraint(
     call: Call, model: ServedModel, body: GenerationRequest, use: ToolUse | None = None
 ) -> tuple[Grammar | BadWords | None, Mapping[str, Set[str]]]:
     """Return what constrains each answer, compiled off the event loop, and the text parameters of each function."""
-    if use is None and not body.has_grammar:
+    if not body.has_grammar and (use is None or not (use.tool_format.is_taught or use.has_promises)):
         return BadWords.of(body.bad_words, model.tokenizer) if body.bad_words else None, {}
     _check_options(body, model)
     statement = GrammarStatement(body.structured_outputs, getattr(body, "response_format", None), use)
@@ -367,27 +351,6 @@ def _tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None
     )
 
 
-def _chat_thinking(
-    prompt_end: str, fields: ChatCompletionRequest, model: ServedModel, *, is_held: bool
-) -> ChatThinking | None:
-    """Return the thinking of a chat; None if its answers have none.
-
-    Args:
-        prompt_end: the last characters of the rendered chat, without space behind them.
-        fields: the fields of the request that its template may read.
-        model: that answers, and whose answers may have thinking.
-        is_held: whether a grammar holds the answer. Where a tag is several tokens, the grammar cannot wait for it and
-            begins at once.
-    """
-    tags = ThinkingTags.of(model.tokenizer)
-    is_over = prompt_end.endswith(CLOSING) or fields.continue_final_message
-    if is_held and (tags is None or is_over):
-        return None
-    # Calls and JSON begin behind the blank line that models write there; a pattern may hold the space itself.
-    keeps_space = fields.structured_outputs is not None and fields.structured_outputs.json_ is None
-    return ChatThinking(tags, prompt_end.endswith(OPENING), is_over, is_held, keeps_space)
-
-
 def _check_options(body: GenerationRequest, model: ServedModel) -> None:
     """Check that an answer can follow a grammar and end where the grammar does.
 
@@ -411,17 +374,22 @@ def _param(index: int) -> str:
     return f"tools[{index}].function.parameters"
 
 
-def _callable(
-    function: FunctionDefinition, param: str, *, has_elements: bool, relaxed: list[str] | None
-) -> CallableTool:
+def _callable(function: FunctionDefinition, param: str, form: Format, relaxed: list[str] | None) -> CallableTool:
     schema = function.parameters
     if schema is None or (not schema and function.strict):
         schema = NO_PARAMETERS | {"additionalProperties": False}
     schema = _of_object(schema, param, relaxed)
     part = definition.json_part(schema, param, is_strict=function.strict, relaxed=relaxed)
-    if not has_elements:
+    codec = form.calls[0].codec
+    if codec.is_json:
         return CallableTool(function.name, part)
-    return CallableTool(function.name, part, parameters_of(part, param, relaxed))
+    parameters = parameters_of(part, param, relaxed)
+    for path in unheld_keywords(part, param) if isinstance(codec, Literal) else ():
+        if relaxed is None:
+            message = f"Invalid '{path}': this model writes arguments as literals, which cannot be held to it."
+            raise InvalidParameter(message, param=path)
+        relaxed.append(path)
+    return CallableTool(function.name, part, parameters)
 
 
 def _of_object(schema: dict[str, Any], param: str, relaxed: list[str] | None) -> dict[str, Any]:

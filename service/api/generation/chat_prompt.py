@@ -22,9 +22,9 @@ from service.api.schema.tools import Tool
 from service.api.schema.wire import checked
 from service.errors import ContextLengthExceeded, InvalidParameter, MissingParameter, UnsupportedParameter
 from service.text.chat_template import ChatTemplate, as_text, marked
-from service.text.harmony import one_call_a_message
+from service.text.formats.format import Format
+from service.text.formats.history import one_call_a_message
 from service.text.prompt_model import PromptModel
-from service.text.tools.format import ToolFormat
 
 END_CHARS = 64
 SHOWING_ROLES = ("user", "tool")
@@ -411,13 +411,13 @@ def _turns(messages: Sequence[Message], template: ChatTemplate) -> list[dict[str
     if template.reads_parts_alone:
         turns = [turn | {"content": _as_parts(turn.get("content", ""))} for turn in turns]
     turns = _with_known_arguments(turns, template)
-    return one_call_a_message(turns) if template.is_harmony else turns
+    return one_call_a_message(turns) if template.format.has_headers else turns
 
 
 def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplate) -> list[dict[str, Any]]:
     """Return a chat whose calls have arguments that the template can write, and short ids if it takes no others."""
     tool_format = template.tool_format
-    has_short_ids = tool_format is not None and tool_format.has_short_ids
+    has_short_ids = tool_format is not None and tool_format.id_form == "short"
     result: list[dict[str, Any]] = []
     for turn in turns:
         known = dict(turn)
@@ -426,7 +426,8 @@ def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplat
         if (
             turn.get("tool_calls")
             and tool_format is not None
-            and not (tool_format.has_elements or template.writes_calls)
+            and tool_format.calls[0].codec.is_json
+            and not template.writes_calls
         ):
             known = _with_calls_as_text(turn, tool_format)
         elif "tool_calls" in turn:
@@ -440,10 +441,10 @@ def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplat
     return result
 
 
-def _with_calls_as_text(turn: Mapping[str, Any], tool_format: ToolFormat) -> dict[str, Any]:
+def _with_calls_as_text(turn: Mapping[str, Any], tool_format: Format) -> dict[str, Any]:
     """Return a message whose content ends with its calls, for a template that would drop them."""
     functions = [call["function"] for call in turn["tool_calls"]]
-    calls = tool_format.written([(f["name"], as_text(f["arguments"])) for f in functions])
+    calls = tool_format.calls[0].written([(f["name"], as_text(f["arguments"])) for f in functions])
     content = turn.get("content") or ""
     others = {key: value for key, value in turn.items() if key != "tool_calls"}
     return others | {"content": _joined(content, calls) if content else calls}

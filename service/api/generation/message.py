@@ -14,10 +14,8 @@ from service.api.generation.answer_rules import AnswerRules
 from service.api.generation.chat_prompt import SHORT_ID_CHARS
 from service.api.generation.streams import TextDelta
 from service.engine.request import FinishReason
-from service.text.answer_reader import Part
-from service.text.thinking import Thought
-from service.text.tools.format import ToolFormat
-from service.text.tools.parts import Arguments, CallStart, Content
+from service.text.formats.format import Format
+from service.text.formats.parts import Arguments, CallStart, Content, Part, Thought
 
 # vLLM's older and newer name.
 _THOUGHT_KEYS = ("reasoning_content", "reasoning")
@@ -66,10 +64,10 @@ class MessageParts:
                 return _thought(text)
             case Content(text):
                 return {"content": text}
-            case CallStart(index, name):
+            case CallStart(index, name, written_id):
                 self._num_calls += 1
                 assert self._use is not None, "calls are only parsed where tools are used"
-                identity = {"index": index, "id": _new_id(self._use.tool_format), "type": "function"}
+                identity = {"index": index, "id": written_id or _new_id(self._use.tool_format), "type": "function"}
                 return {"tool_calls": [identity | {"function": {"name": name, "arguments": ""}}]}
             case Arguments(index, text):
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
@@ -112,7 +110,7 @@ def _thought(text: str) -> dict[str, Any]:
     return dict.fromkeys(_THOUGHT_KEYS, text)
 
 
-def _new_id(tool_format: ToolFormat) -> str:
-    if tool_format.has_short_ids:
+def _new_id(tool_format: Format) -> str:
+    if tool_format.id_form == "short":
         return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(SHORT_ID_CHARS))
     return f"call_{uuid.uuid4().hex}"

@@ -16,9 +16,9 @@ from service.api.served import ServedModel
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenLogprobs
 from service.errors import Draining, EngineError
 from service.observability.clock import Clock
-from service.text.answer_reader import Part, Reader
 from service.text.detokenizer import EndCheck, StopRule, StopStrings, detokenizer_for
-from service.text.tools.parts import Content
+from service.text.formats.parts import Content, Part
+from service.text.formats.reader import AnswerReader
 from service.text.visible import VisibleText
 
 type SampledToken = tuple[int, TokenLogprobs | None]  # the id, and its log-probabilities if they are requested
@@ -61,7 +61,7 @@ class TextRule:
 
     stop: StopRule
     shown_ids: Set[int] = frozenset()  # special tokens that have their names as text
-    reader: Callable[[], Reader] | None = None  # of each text; None if all of it is content
+    reader: Callable[[], AnswerReader] | None = None  # of each text; None if all of it is content
     end_check: Callable[[], EndCheck] | None = None  # of each content; None if it may end anywhere
     scores_only: bool = False  # whether the tokens that the engine generates are dropped
 
@@ -154,7 +154,7 @@ class TextStream:
         parts: list[Part] = []
         for index, token_id in enumerate(event.token_ids):
             logprobs = event.logprobs[index] if event.logprobs else None
-            parts += visible.push(self._detokenizer.push((token_id,)), (token_id, logprobs))
+            parts += visible.push(self._detokenizer.push((token_id,)), (token_id, logprobs), token_id)
             if visible.stop is not None:
                 self._tokens.abort()
                 self.finish_reason, self._stop_reason = FinishReason.STOP, visible.stop
@@ -169,7 +169,7 @@ class TextStream:
         kept = self._detokenizer.push(stop[:1]) if stop is not None and self._stop.keeps_stop else ""
         if self._visible is None:
             return [Content(kept)] if kept else []
-        parts = self._visible.push(kept, stop) if kept and stop is not None else []
+        parts = self._visible.push(kept, stop, stop[0]) if kept and stop is not None else []
         parts += self._visible.flush() if self._visible.stop is None else []
         if self._visible.stop is not None:  # in what was held back
             self.finish_reason, self._stop_reason = FinishReason.STOP, self._visible.stop

@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from service.api.schema.wire import WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
-from service.text.tools.format import NAME
+from service.text.formats.format import NAME
 
 MAX_TOOLS = 128  # OpenAI's
 NAME_PATTERN = f"^{NAME}$"

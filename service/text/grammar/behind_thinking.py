@@ -7,15 +7,15 @@ Behind the closing tag a model writes the blank line that its template writes th
 answer, the grammar begins behind it.
 """
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 from jaxtyping import UInt
 
 from service.engine.token_mask import allow, exclude
 from service.text.grammar.matcher import Grammar, GrammarMatcher
-from service.text.thinking import ThinkingTags
 from service.text.tokenizer import Tokenizer
 
 MAX_SPACES = 2  # a blank line, of a vocabulary without a token of two line ends
@@ -25,6 +25,22 @@ def space_tokens(tokenizer: Tokenizer) -> frozenset[int]:
     """Return the tokens that are the ends of one line or two."""
     found = (tokenizer.encode(text, add_special_tokens=False) for text in ("\n", "\n\n"))
     return frozenset(ids[0] for ids in found if len(ids) == 1)
+
+
+class ThinkingTags(NamedTuple):
+    """Tags as tokens of a vocabulary."""
+
+    opening_id: int
+    closing_id: int
+
+    @classmethod
+    def of(cls, thinking: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Self | None:
+        """Return the first tags of which each is one token; None if there are none."""
+        for opening, closing in thinking:
+            opening_id, closing_id = tokenizer.id_of(opening), tokenizer.id_of(closing)
+            if opening_id is not None and closing_id is not None:
+                return cls(opening_id, closing_id)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

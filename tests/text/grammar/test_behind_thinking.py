@@ -3,9 +3,9 @@
 import pytest
 from tokenizers import AddedToken
 
+from service.text.formats.format import THINK
 from service.text.grammar import definition
-from service.text.grammar.behind_thinking import MAX_SPACES, GrammarBehindThinking, space_tokens
-from service.text.thinking import ThinkingTags
+from service.text.grammar.behind_thinking import MAX_SPACES, GrammarBehindThinking, ThinkingTags, space_tokens
 from service.text.tokenizer import Tokenizer
 from tests.text.grammar.random_walks import BYTE_LEVEL_ENDS, NUM_ROWS_BEYOND, allowed_tokens, compiler
 from tests.text.small_tokenizers import byte_level
@@ -19,7 +19,7 @@ def tagged():
 
 TOKENIZER = tagged()
 NUM_ROWS = TOKENIZER.vocab_size + NUM_ROWS_BEYOND
-TAGS = ThinkingTags.of(TOKENIZER)
+TAGS = ThinkingTags.of([THINK], TOKENIZER)
 CHOICES = definition.of_choices(["yes", " no"], "field")
 GRAMMAR = compiler(TOKENIZER, BYTE_LEVEL_ENDS).compile([CHOICES.part], "field")
 FIRST = set(allowed_tokens(GRAMMAR.matcher(BYTE_LEVEL_ENDS), NUM_ROWS))
@@ -41,7 +41,7 @@ def follow(matcher, token_ids):
 
 
 def test_tags_of_several_tokens_are_none():
-    assert ThinkingTags.of(Tokenizer(byte_level(600))) is None  # it has one of them
+    assert ThinkingTags.of([THINK], Tokenizer(byte_level(600))) is None  # it has one of them
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -4,10 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text.tools import deepseek, hermes, llama3_json, mistral, qwen3_coder
-from service.text.tools.parser import CallParser
-from service.text.tools.parts import Arguments, CallStart, Content
-from tests.text.tools.samples import ARGUMENTS, FORMATS, TEXT_NAMES, TWO_CALLS
+from service.text.formats.parts import Arguments, CallStart, Content
+from service.text.formats.reader import AnswerReader
+from tests.text.formats.samples import (
+    ARGUMENTS,
+    DEEPSEEK_V31,
+    FORMATS,
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    QWEN_CODER,
+    TEXT_NAMES,
+    TWO_CALLS,
+)
 
 BY_NAME = {form.name: form for form in FORMATS}
 ANSWERS = [
@@ -54,7 +63,7 @@ def joined(parts):
 
 
 def parse(form, *pieces):
-    parser = CallParser(form, TEXT_NAMES)
+    parser = AnswerReader(form, text_names=TEXT_NAMES)
     parts = [part for piece in pieces for part in parser.push(piece)]
     return joined(parts + parser.flush()), parser
 
@@ -66,20 +75,20 @@ CALLS = [CallStart(0, "f"), Arguments(0, ARGUMENTS), CallStart(1, "g-1"), Argume
 def test_calls_are_found_in_the_text_of_each_format(form):
     parts, parser = parse(form, TWO_CALLS[form.name])
     assert parts == CALLS
-    assert (parser.num_calls, parser.is_inside_call) == (2, False)
+    assert not parser.is_inside_call
 
 
 @pytest.mark.parametrize(
     ("form", "text", "parts"),
     [
-        (hermes.FORMAT, "One moment.\n" + TWO_CALLS["hermes"], [Content("One moment.\n"), *CALLS]),
-        (hermes.FORMAT, "\n  " + TWO_CALLS["hermes"], CALLS),
-        (hermes.FORMAT, " 2 < 3 <tool> ", [Content(" 2 < 3 <tool> ")]),
-        (llama3_json.FORMAT, "<|python_tag|>" + TWO_CALLS["llama3_json"], CALLS),
-        (llama3_json.FORMAT, "See: " + TWO_CALLS["llama3_json"], [Content("See: " + TWO_CALLS["llama3_json"])]),
-        (mistral.LIST_FORMAT, "Sure." + TWO_CALLS["mistral"], [Content("Sure."), *CALLS]),
-        (hermes.FORMAT, "   ", [Content("   ")]),
-        (hermes.FORMAT, "", []),
+        (HERMES, "One moment.\n" + TWO_CALLS["hermes"], [Content("One moment.\n"), *CALLS]),
+        (HERMES, "\n  " + TWO_CALLS["hermes"], CALLS),
+        (HERMES, " 2 < 3 <tool> ", [Content(" 2 < 3 <tool> ")]),
+        (LLAMA, "<|python_tag|>" + TWO_CALLS["llama3_json"], CALLS),
+        (LLAMA, "See: " + TWO_CALLS["llama3_json"], [Content("See: " + TWO_CALLS["llama3_json"])]),
+        (MISTRAL, "Sure." + TWO_CALLS["mistral"], [Content("Sure."), *CALLS]),
+        (HERMES, "   ", [Content("   ")]),
+        (HERMES, "", []),
     ],
 )
 def test_text_beside_calls_is_content_unless_it_is_blank(form, text, parts):
@@ -89,17 +98,17 @@ def test_text_beside_calls_is_content_unless_it_is_blank(form, text, parts):
 @pytest.mark.parametrize(
     ("form", "text", "parts", "is_inside_call"),
     [
-        (hermes.FORMAT, '<tool_call>{"na', [], True),
-        (hermes.FORMAT, "a <tool", [Content("a <tool")], False),
-        (hermes.FORMAT, '<tool_call>{"name": "f", "arguments": {"a', [CallStart(0, "f"), Arguments(0, '{"a')], True),
-        (llama3_json.FORMAT, '{"name": "f", "parameters": {}}', [CallStart(0, "f"), Arguments(0, "{}")], False),
-        (mistral.LIST_FORMAT, '[TOOL_CALLS][{"name": "f", "arguments": {}}, ', [CallStart(0, "f"), Arguments(0, "{}")],
+        (HERMES, '<tool_call>{"na', [], True),
+        (HERMES, "a <tool", [Content("a <tool")], False),
+        (HERMES, '<tool_call>{"name": "f", "arguments": {"a', [CallStart(0, "f"), Arguments(0, '{"a')], True),
+        (LLAMA, '{"name": "f", "parameters": {}}', [CallStart(0, "f"), Arguments(0, "{}")], False),
+        (MISTRAL, '[TOOL_CALLS][{"name": "f", "arguments": {}}, ', [CallStart(0, "f"), Arguments(0, "{}")],
          False),
-        (qwen3_coder.FORMAT, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</par",
+        (QWEN_CODER, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</par",
          [CallStart(0, "f"), Arguments(0, '{"a": "x\\n</par')], True),
-        (qwen3_coder.FORMAT, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>",
+        (QWEN_CODER, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>",
          [CallStart(0, "f"), Arguments(0, '{"a": "x"}')], False),
-        (deepseek.V31_FORMAT,
+        (DEEPSEEK_V31,
          "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁ca",
          [CallStart(0, "f"), Arguments(0, "{}")], False),
     ],
@@ -126,7 +135,7 @@ def test_a_character_at_a_time_gives_the_same_parts(name, text):
 
 
 def test_arguments_arrive_while_they_are_written():
-    parser = CallParser(hermes.FORMAT)
+    parser = AnswerReader(HERMES)
     assert parser.push('<tool_call>{"name": "f", "arguments": {"a') == [CallStart(0, "f"), Arguments(0, '{"a')]
     assert parser.push('": 1') == [Arguments(0, '": 1')]
     assert parser.push("}}</tool") == [Arguments(0, "}")]
@@ -134,7 +143,7 @@ def test_arguments_arrive_while_they_are_written():
 
 
 def test_values_of_elements_arrive_while_they_are_written_texts_escaped_and_others_as_they_are():
-    parser = CallParser(qwen3_coder.FORMAT, TEXT_NAMES)
+    parser = AnswerReader(QWEN_CODER, text_names=TEXT_NAMES)
     assert parser.push("<tool_call>\n<function=f>\n<parameter=a>\n") == [CallStart(0, "f"), Arguments(0, '{"a": "')]
     assert parser.push('é "b"') == [Arguments(0, 'é \\"b\\"')]
     assert parser.push("\n") == []

@@ -2,8 +2,8 @@
 
 from tokenizers import AddedToken
 
+from service.text.formats.families import named
 from service.text.tokenizer import Tokenizer
-from service.text.tools import deepseek, hermes, llama3_json, mistral, phi4_mini, plain_json, qwen3_coder
 from tests.text.small_tokenizers import byte_level
 
 
@@ -19,16 +19,20 @@ def _tokenizer():
 TOKENIZER = _tokenizer()
 ENDS = frozenset({1})  # <|end|>
 FORMATS = [
-    hermes.FORMAT,
-    llama3_json.FORMAT,
-    mistral.LIST_FORMAT,
-    mistral.ARGS_FORMAT,
-    phi4_mini.FORMAT,
-    plain_json.FORMAT,
-    qwen3_coder.FORMAT,
-    deepseek.V3_FORMAT,
-    deepseek.V31_FORMAT,
+    named(name)[-1]
+    for name in (
+        "hermes",
+        "llama3_json",
+        "mistral",
+        "mistral_args",
+        "phi4_mini_json",
+        "json",
+        "qwen3_coder",
+        "deepseek_v3",
+        "deepseek_v31",
+    )
 ]
+HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, _, _, QWEN_CODER, DEEPSEEK_V3, DEEPSEEK_V31 = FORMATS
 ARGUMENTS = '{"a": "x\\"}{ <tool_call>", "b": [{"c": "\\\\"}], "d": {}}'
 # The same as elements, and those of a call with one argument, as JSON and as an element.
 ELEMENTS = """

@@ -1,10 +1,7 @@
-from typing import get_args
-
 import pytest
 
-from service.settings import Settings
 from service.text.chat_template import ChatTemplate
-from service.text.tools.registry import FORMATS, format_of
+from service.text.formats.families import REASONING_PARSERS, TOOL_CALL_PARSERS, by_signs, named, of_reasoning
 
 # The parts of published templates that write earlier calls.
 HERMES = """{{- '<tool_call>\\n{"name": "' }}{{- tool_call.name }}{{- '", "arguments": ' }}{{- '}\\n</tool_call>' }}"""
@@ -29,42 +26,46 @@ QWEN_CODER = """{{- '<tool_call>\\n<function=' + tool_call.name + '>\\n' }}"""
         (LLAMA.replace("start_header_id", "im_start"), "json"),
         (MISTRAL, "mistral"),
         (MISTRAL_ARGS, "mistral_args"),
-        (MISTRAL_IDS, "json"),
+        (MISTRAL_IDS, "mistral_args"),
         (QWEN_CODER, "qwen3_coder"),
         (DEEPSEEK, "deepseek_v31"),
         (DEEPSEEK_BLOCK, "deepseek_v3"),
         ("{{ messages }}", "json"),
     ],
 )
-def test_the_format_is_that_of_the_template(template, name):
-    assert format_of(template).name == name
-    assert ChatTemplate("{% for tool in tools %}{% endfor %}" + template, {}).tool_format.name == name
+def test_marks_decide_where_a_template_writes_no_calls(template, name):
+    assert by_signs(template).name == name
+    shown = "{% for tool in tools %}{{ tool }}{% endfor %}{% if false %}" + template + "{% endif %}"
+    assert ChatTemplate(shown, {}).tool_format.name == name
 
 
 def test_a_template_may_refuse_several_calls_at_once():
     single = LLAMA + """{{- raise_exception("This model only supports single tool-calls at once!") }}"""
-    assert format_of(LLAMA).allows_several
-    assert (format_of(single).name, format_of(single).allows_several) == ("llama3_json", False)
+    assert by_signs(LLAMA).allows_several
+    assert (by_signs(single).name, by_signs(single).allows_several) == ("llama3_json", False)
 
 
-@pytest.mark.parametrize(
-    "name", ["deepseek_v3", "deepseek_v31", "hermes", "json", "llama3_json", "mistral", "mistral_args", "qwen3_coder"]
-)
+@pytest.mark.parametrize("name", TOOL_CALL_PARSERS)
 def test_the_operator_may_name_the_format(name):
-    assert {form.name for form in FORMATS} >= {name}
     template = ChatTemplate("{{ tools }}" + HERMES, {}, tool_call_parser=name)
-    assert template.tool_format.name == name
+    assert name in (template.tool_format.name, *template.tool_format.aliases)
 
 
-def test_the_setting_takes_every_format():
-    stated = get_args(Settings.model_fields["tool_call_parser"].annotation)
-    assert set(stated) == {"auto", *(form.name for form in FORMATS)}
+@pytest.mark.parametrize("name", REASONING_PARSERS)
+def test_the_operator_may_name_the_reasoning(name):
+    template = ChatTemplate("{{ tools }}" + HERMES, {}, reasoning_parser=name)
+    assert template.has_thinking or not of_reasoning(name).thinking
+
+
+def test_none_is_a_name_of_no_format():
+    template = ChatTemplate("{{ tools }}<think>" + HERMES, {}, tool_call_parser="none", reasoning_parser="none")
+    assert (template.tool_format, template.has_thinking) == (None, False)
 
 
 def test_a_named_format_has_the_variant_of_the_template():
     single = LLAMA + """{{- raise_exception("This model only supports single tool-calls at once!") }}"""
-    assert not format_of(single, "llama3_json").allows_several
-    assert format_of(HERMES, "llama3_json").allows_several
+    assert not by_signs(single, named("llama3_json")).allows_several
+    assert by_signs(HERMES, named("llama3_json")).allows_several
 
 
 def test_a_template_without_tools_has_no_format():

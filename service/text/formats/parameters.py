@@ -7,7 +7,6 @@ from typing import Any
 
 from service.errors import InvalidParameter
 from service.text.grammar.definition import ANY_JSON
-from service.text.tools.arguments import ELEMENT_END
 
 # Of the schema of all arguments; `additionalProperties` is met by writing none.
 _KNOWN_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "x-guidance"}
@@ -112,7 +111,8 @@ def _texts(schema: Mapping[str, Any]) -> tuple[str, ...] | None:
     if not (schema.keys() <= {"type", "enum"} or schema.keys() <= {"type", "const"}):
         return None
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    is_writable = all(isinstance(value, str) and ELEMENT_END not in value for value in values)
+    # Of elements' marks, none may be in a value.
+    is_writable = all(isinstance(value, str) and "</" not in value for value in values)
     return tuple(values) if values and is_writable and schema.get("type", "string") == "string" else None
 
 

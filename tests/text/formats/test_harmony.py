@@ -9,16 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text import harmony
-from service.text.answer_reader import Part
+from service.text.formats.families import HARMONY as FORMAT
+from service.text.formats.grammar import CallableTool, CallRules, tool_grammar
+from service.text.formats.history import one_call_a_message
+from service.text.formats.parts import Arguments, CallStart, Content, Part, Thought
+from service.text.formats.reader import AnswerReader, mark_ids
 from service.text.grammar import definition
 from service.text.grammar.compiler import GrammarCompiler
-from service.text.harmony import HarmonyReader, one_call_a_message
-from service.text.thinking import Thought
 from service.text.tokenizer import Tokenizer
-from service.text.tools.grammar import CallableTool, CallRules, special_markers
-from service.text.tools.harmony import CALL, FORMAT, MARKS, RETURN
-from service.text.tools.parts import Arguments, CallStart, Content
 from tests.text.grammar.random_walks import allowed_tokens
 from tests.text.small_tokenizers import byte_level
 
@@ -68,8 +66,11 @@ def joined(parts):
     return found
 
 
-def read(*pieces, **options):
-    reader = HarmonyReader(**{"has_calls": True} | options)
+MARKS = FORMAT.marks
+
+
+def read(*pieces, has_calls=True, begins=None):
+    reader = AnswerReader(FORMAT if has_calls else FORMAT.without_calls, begins=begins)
     parts = [part for piece in pieces for part in reader.push(piece)]
     return joined(parts + reader.flush()), reader
 
@@ -97,12 +98,12 @@ def test_a_recipient_is_no_call_where_there_are_no_tools():
 
 
 def test_an_answer_may_have_begun_in_the_prompt():
-    assert read("and so on<|return|>", is_begun=True)[0] == [Content("and so on")]
+    assert read("and so on<|return|>", begins=Content)[0] == [Content("and so on")]
 
 
 def test_tokens_of_thinking_are_counted_with_its_marks():
     pieces = ["<|channel|>", "analysis", "<|message|>", "We", " add", "<|end|>", "<|start|>", "assistant"]
-    reader = HarmonyReader(has_calls=False)
+    reader = AnswerReader(FORMAT.without_calls)
     for piece in [*pieces, "<|channel|>", "final", "<|message|>", "It", " is"]:
         reader.push(piece)
     assert reader.num_thinking == len(pieces) + 2
@@ -116,7 +117,7 @@ def _tokenizer():
 
 
 TOKENIZER = _tokenizer()
-ENDS = frozenset(special_markers(FORMAT, TOKENIZER)[mark] for mark in (CALL, RETURN))
+ENDS = frozenset(mark_ids(FORMAT, TOKENIZER)[mark] for mark in FORMAT.ends)
 COMPILER = GrammarCompiler(TOKENIZER, TOKENIZER.vocab_size, ENDS)
 SCHEMAS = {
     "f": {
@@ -132,7 +133,9 @@ TOOLS = [CallableTool(name, definition.json_part(schema, "tools")) for name, sch
 
 def matcher_of(text, *, is_required, answer=None):
     rules = CallRules(TOOLS, is_required, allows_several=False, answer=answer)
-    matcher = COMPILER.compile(harmony.grammar(rules, TOKENIZER), "tools").matcher(ENDS)
+    matcher = COMPILER.compile(tool_grammar(FORMAT, rules, mark_ids(FORMAT, TOKENIZER), frozenset()), "tools").matcher(
+        ENDS
+    )
     for token_id in TOKENIZER.encode(text, add_special_tokens=False):
         assert token_id in allowed_tokens(matcher, TOKENIZER.vocab_size), (text, TOKENIZER.token_bytes_of(token_id))
         matcher.accept(token_id)

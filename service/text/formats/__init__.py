@@ -1,0 +1,1 @@
+"""How families of models write: one description each, and what follows from it."""

@@ -1,0 +1,154 @@
+"""Which format a chat template writes: the one that reads back what the template has written.
+
+An invented conversation is rendered by the template in a few variants. Marks in its source say less: families share
+marks, and a template may quote another's. They decide where the template writes no calls.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from service.errors import InvalidParameter
+from service.text.formats.families import ALL_TAGS, FAMILIES, HARMONY, NO_CALLS, UNKNOWN, by_signs, named, of_reasoning
+from service.text.formats.format import Format, Tags
+from service.text.formats.parts import Arguments, CallStart, Part, Thought
+from service.text.formats.reader import AnswerReader
+
+NONE = "none"  # the name of no format
+_USER = {"role": "user", "content": "a question"}
+_THINKING, _CONTENT, _RESULT = "a probing thought", "a probing sentence", "a probing result"
+_CALLS = {
+    "probe_first": {"text": 'a "b" {c}', "number": 7, "object": {"key": [1, 2]}},
+    "probe_second": {"text": "d"},
+}
+_TEXT_NAMES = dict.fromkeys(_CALLS, frozenset({"text"}))
+_IDS = ("aB3dE6gH9", "bC4eF7hI0")  # which Mistral's templates take
+
+type Render = Callable[[Sequence[Mapping[str, Any]], bool], str]
+
+
+def detected(
+    render: Render, source: str, *, has_tools: bool, tool_call_parser: str | None, reasoning_parser: str | None
+) -> Format:
+    """Return the format of a template, with the tags that its reasoning has.
+
+    Args:
+        render: renders messages, with the beginning of an answer or without; raises InvalidParameter if it cannot.
+        source: of the template, and of its variants.
+        has_tools: whether it writes the tools of a request.
+        tool_call_parser: the name that the operator has set for the calls, if any.
+        reasoning_parser: the same for reasoning.
+    """
+    shown = list(_shown(render)) if has_tools else []
+    forms = FAMILIES if tool_call_parser is None else named(tool_call_parser)
+    if tool_call_parser == NONE or not has_tools:
+        form = HARMONY.without_calls if HARMONY is by_signs(source) else NO_CALLS
+    else:
+        is_unknown = tool_call_parser is None and any(each.has_calls for each in shown)
+        form = _of_round_trip(shown, forms, source) or (UNKNOWN if is_unknown else by_signs(source, forms))
+    if reasoning_parser not in (None, NONE) and of_reasoning(reasoning_parser).has_headers:
+        return form if form.has_headers else HARMONY
+    return replace(form, thinking=() if form.has_headers else _tags(form, shown, source, reasoning_parser))
+
+
+def _tags(form: Format, shown: "Sequence[_Shown]", source: str, reasoning_parser: str | None) -> tuple[Tags, ...]:
+    if reasoning_parser is not None:
+        return () if reasoning_parser == NONE else of_reasoning(reasoning_parser).thinking
+    known = dict.fromkeys((*form.thinking, *ALL_TAGS))
+    texts = [source, *(each.text for each in shown)]
+    return tuple(tags for tags in known if any(tag.strip() in text for tag in tags for text in texts))
+
+
+class _Shown:
+    """An answer as a template writes it, and what it consists of."""
+
+    def __init__(self, text: str, begin: str, num_calls: int, has_refused: bool) -> None:
+        self.text, self.begin = text, begin  # behind the beginning of an answer, and that
+        self.num_calls, self.has_refused = num_calls, has_refused  # whether it refused more calls
+
+    @property
+    def has_calls(self) -> bool:
+        return next(iter(_CALLS)) in self.text
+
+    def is_read_by(self, form: Format) -> bool | None:
+        """Return whether a format reads the calls back; None if it reads the first of several alone."""
+        begins = Thought if any(self.begin.rstrip().endswith(tags.open.strip()) for tags in form.thinking) else None
+        reader = AnswerReader(replace(form, calls=form.calls[:1]), text_names=_TEXT_NAMES, begins=begins)
+        calls = _calls([*reader.push(self.text), *reader.flush()])
+        expected = list(_CALLS.items())[: self.num_calls]
+        if calls == expected:
+            return True
+        return None if calls == expected[:1] and expected[-1][0] not in self.text else False
+
+
+def _shown(render: Render) -> Iterator[_Shown]:
+    """Yield how a template writes answers with calls: the fullest that it accepts, and without a text."""
+    try:
+        before, begun = render([_USER], False), render([_USER], True)
+    except InvalidParameter:
+        return
+    has_refused = False
+    for num_calls in (2, 1):
+        for content in (_CONTENT, ""):
+            for has_results in (False, True):
+                messages = [_USER, _answer(content, num_calls), *(_results(num_calls) if has_results else ())]
+                try:
+                    text = render(messages, False)
+                except InvalidParameter:
+                    continue
+                text = text[_common(before, text) :]
+                begin = begun[len(before) :] if begun.startswith(before) else ""
+                size = _common(begin, text)
+                yield _Shown(text[size:], begin[:size], num_calls, has_refused)
+                break
+        has_refused = True
+
+
+def _answer(content: str, num_calls: int) -> dict[str, Any]:
+    calls = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for call_id, (name, arguments) in zip(_IDS, list(_CALLS.items())[:num_calls], strict=False)
+    ]
+    thinking = {} if content else {"reasoning_content": _THINKING, "thinking": _THINKING}
+    return {"role": "assistant", "content": content, **thinking, "tool_calls": calls}
+
+
+def _results(num_calls: int) -> list[dict[str, Any]]:
+    names = list(_CALLS)[:num_calls]
+    return [
+        {"role": "tool", "content": _RESULT, "tool_call_id": call_id, "name": name}
+        for call_id, name in zip(_IDS, names, strict=False)
+    ]
+
+
+def _common(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _calls(parts: Sequence[Part]) -> list[tuple[str, Any]]:
+    names = [part.name for part in parts if isinstance(part, CallStart)]
+    found: list[tuple[str, Any]] = []
+    for index, name in enumerate(names):
+        text = "".join(part.text for part in parts if isinstance(part, Arguments) and part.index == index)
+        try:
+            found.append((name, json.loads(text)))
+        except ValueError:
+            found.append((name, None))
+    return found
+
+
+def _of_round_trip(shown: Sequence[_Shown], forms: Sequence[Format], source: str) -> Format | None:
+    """Return the format that reads what the template has written; None if it writes no calls, or none reads them."""
+    for each in shown:
+        if not each.has_calls:
+            continue
+        fitting = [(form, fits) for form in forms if form.calls and (fits := each.is_read_by(form)) is not False]
+        if not fitting:
+            continue
+        signed = by_signs(source, [form for form, _ in fitting])
+        fits = next(fits for form, fits in fitting if form is signed)
+        allows_several = each.num_calls > 1 and fits is True and signed.allows_several
+        return replace(signed, allows_several=allows_several)
+    return None
