@@ -149,7 +149,20 @@ class ChatTemplate:
     @cached_property
     def joins_arguments(self) -> bool:
         """Whether it writes the arguments of earlier calls as they are, as DeepSeek's do, so that they must be text."""
-        return "tojson" not in self.source
+        if "tojson" not in self.source or "arguments" not in self.source:
+            return "tojson" not in self.source
+
+        def takes(arguments: Any) -> bool:
+            function = {"name": CALLED, "arguments": arguments}
+            call = {"id": CALL_ID, "type": "function", "function": function}
+            messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+            try:
+                self._render(messages, joins_arguments=False)
+            except (InvalidParameter, TemplateFailed):
+                return False
+            return True
+
+        return not takes({"a": 1}) and takes('{"a": 1}')
 
     @property
     def has_thinking(self) -> bool:
@@ -298,8 +311,9 @@ class ChatTemplate:
         variables: Mapping[str, Any] = MappingProxyType({}),
         *,
         offer: str | None = None,
+        joins_arguments: bool | None = None,
     ) -> str:
-        if self.joins_arguments:
+        if self.joins_arguments if joins_arguments is None else joins_arguments:
             messages = [_with_text_arguments(message) for message in messages]
         offered: Mapping[str, Any] = {}
         if tools:

@@ -68,8 +68,8 @@ class _Rules:
         literal = self.lexer.literal
         self.form = form
         self.forms = [_CallForm(calls, self.lexer) for calls in form.calls]
-        self.opens = {literal(tags.open.strip()) for tags in form.thinking}
-        self.closes = {literal(tags.close) for tags in form.thinking}
+        self.opens = {literal(tags.open.strip()): literal(tags.close) for tags in form.thinking}
+        self.closes = set(self.opens.values())
         self.wraps = {literal(tag) for tags in form.wraps for tag in tags}
         self.openings = {mark for form in self.forms for mark in form.openings}
         self.closings = {mark for form in self.forms for mark in form.closings}
@@ -79,10 +79,10 @@ class _Rules:
             self.start, self.channel, self.message, self.constrain, *_ = hidden
             self.header_channel = re.compile(rf"{re.escape(self.channel)}\s*(\w+)")
         tags = (*self.opens, *self.closes, *hidden)
-        tokens = filter(SENTINEL.match, self.closings)  # those that are text may be meant as such
+        others = [literal(mark) for mark in form.marks] if form.calls or form.has_headers else []
         self.marks = {
-            Thought: Literals((*tags, *self.openings, *tokens)),
-            Content: Literals((*tags, *self.wraps, *self.openings, *self.closings)),
+            Thought: Literals((*tags, *self.openings, *self.closings, *filter(SENTINEL.match, others))),
+            Content: Literals((*tags, *self.wraps, *self.openings, *self.closings, *others)),
         }
         self.of_calls = Literals((*self.openings, *self.closings))
 
@@ -213,17 +213,18 @@ class AnswerReader:
         """Return where the next mark begins, and the mark; without one, where what may be one begins."""
         marks = self._rules.marks[Thought if self._region is Thought else Content]
         found = marks.search(self._text)
+        undecided = len(self._text) - (0 if self._is_over else marks.held(self._text))
         while found is not None:
             start, mark = found.start(), found[0]
-            if not self._is_over and marks.may_go_on(self._text[start:]):
-                return start, ""
+            if undecided <= start:  # a longer mark
+                break
             if self._region is not Thought or mark not in self._rules.openings or SENTINEL.match(mark):
                 return start, mark
             # A reasoning may speak of calls.
             if (begins := self._begins_call(self._text[found.end() :])) is not False:
                 return start, mark if begins else ""
             found = marks.search(self._text, found.end())
-        return len(self._text) - (0 if self._is_over else marks.held(self._text)), ""
+        return undecided, ""
 
     def _begins_call(self, text: str) -> bool | None:
         """Return whether the head of a call follows an opening; None if that is not known yet."""
@@ -247,7 +248,7 @@ class AnswerReader:
         elif mark in rules.opens:
             self._region = Thought
             # Without tokens for both tags, one that ends a content may be meant as text.
-            is_doubtful = Content in self._begun and not all(map(SENTINEL.match, rules.closes))
+            is_doubtful = Content in self._begun and not SENTINEL.match(rules.opens[mark])
             self._last_open = rules.lexer.shown(mark) if is_doubtful else ""
         elif mark in rules.closes:
             self._has_closed = self._region is Thought

@@ -2,6 +2,7 @@ import pytest
 
 from service.text.chat_template import ChatTemplate
 from service.text.formats.families import REASONING_PARSERS, TOOL_CALL_PARSERS, by_signs, named, of_reasoning
+from tests.text.formats.templates import TEMPLATES
 
 # The parts of published templates that write earlier calls.
 HERMES = """{{- '<tool_call>\\n{"name": "' }}{{- tool_call.name }}{{- '", "arguments": ' }}{{- '}\\n</tool_call>' }}"""
@@ -70,3 +71,19 @@ def test_a_named_format_has_the_variant_of_the_template():
 
 def test_a_template_without_tools_has_no_format():
     assert ChatTemplate("{{ messages }}{{ mytools }}", {}).tool_format is None
+
+
+@pytest.mark.parametrize("checkpoint", TEMPLATES)
+def test_the_format_is_the_one_that_reads_what_the_template_has_written(checkpoint):
+    source, name, opening = TEMPLATES[checkpoint]
+    template = ChatTemplate(source, {})
+    assert template.tool_format is not None
+    assert template.tool_format.name == name
+    assert [tags.open for tags in template.format.thinking[:1]] == ([opening] if opening else [])
+    assert template.tool_format.allows_several == (checkpoint not in ("gpt-oss", "Llama-3.1"))
+
+
+def test_a_model_is_not_held_to_a_format_that_it_was_never_taught():
+    unknown = "{{ tools }}{% for m in messages %}{% for t in m.tool_calls %}<tool_call>({{ t.function.name }})"
+    template = ChatTemplate(unknown + "{% endfor %}{% endfor %}", {})
+    assert (template.tool_format.name, template.tool_format.is_taught) == ("json", False)
