@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from service.catalogue.entry import ModelEntry, Pin, name_fault, pinned_uri
 from service.catalogue.names import hyphenated
 from service.errors import SettingsError
-from service.settings import Dtype, KvDtype, WeightStorage
+from service.settings import Dtype, KvDtype, ReasoningParser, ToolCallParser, WeightStorage
 from service.storage.location import GcsLocation, HubLocation, parse_location
 from service.text.generation_defaults import MAX_TOP_K, RANGES, GenerationDefaults
 
@@ -58,6 +58,9 @@ class DescribedModel(BaseModel):
     revision: str | None = None  # of a repository of the Hub
     generations: dict[str, Annotated[int, Field(ge=1)]] = {}  # by object name below `uri`
     tokenizer: str | None = None
+    chat_template: str | None = None  # a file, or the template itself
+    tool_call_parser: ToolCallParser | None = None
+    reasoning_parser: ReasoningParser | None = None
     adapter: str | None = None  # merged into the model
     base: str | None = None  # the name of the model that the adapter updates, instead of a `uri`
     dtype: Dtype | None = None
@@ -160,6 +163,9 @@ def _entry(model: DescribedModel) -> ModelEntry:
         is_run=is_run,
         generations=model.generations,
         tokenizer_uri=model.tokenizer,
+        chat_template=model.chat_template,
+        tool_call_parser=model.tool_call_parser,
+        reasoning_parser=model.reasoning_parser,
         adapter_uri=model.adapter,
         base=model.base,
         dtype=model.dtype,

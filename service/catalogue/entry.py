@@ -37,9 +37,12 @@ class ModelEntry:
     is_run: bool = False  # whether `uri` is a described Levanter run, so that a refresh looks for its step
     generations: Mapping[str, int] = field(default_factory=dict)  # pinned generation by file name
     tokenizer_uri: str | None = None
+    chat_template: str | None = None  # a file, or the template itself
     adapter_uri: str | None = None  # of an adapter that is merged into the model
     base: str | None = None  # the name of the model that the adapter updates, if that is served too
     has_slot: bool = False  # whether the adapter takes a slot of its base, and is not merged into a model of its own
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
     dtype: str | None = None
     quantization: str | None = None
     kv_dtype: str | None = None
@@ -69,6 +72,9 @@ class ModelEntry:
             "model_uri": self.uri,
             "model_name": ",".join(self.names),
             "tokenizer_uri": self.tokenizer_uri,
+            "chat_template": self.chat_template,
+            "tool_call_parser": self.tool_call_parser,
+            "reasoning_parser": self.reasoning_parser,
             "adapter_uri": self.adapter_uri,
             "dtype": self.dtype,
             "quantization": self.quantization,

@@ -1,14 +1,14 @@
 """Creation of the catalogue from the settings: a single model, MODELS_CONFIG, a folder or a bucket."""
 
 from functools import partial
-from pathlib import Path
 
 from service.catalogue.catalogue import Catalogue, NewestStep
 from service.catalogue.entry import ListedModel, ModelEntry
-from service.errors import CheckpointError, SettingsError
+from service.errors import SettingsError
 from service.settings import Settings
-from service.storage.location import GcsLocation, HubLocation, LocalLocation, Location, parse_location
+from service.storage.location import HubLocation, Location, parse_location
 from service.storage.source import Source, open_source
+from service.storage.text_file import read_text_file
 
 
 def one_model(uri: str, names: tuple[str, ...]) -> Catalogue:
@@ -89,20 +89,10 @@ def _text(settings: Settings, uri: str) -> str:
     """Return the text of MODELS_CONFIG."""
     from service.catalogue.described import MAX_BYTES, VARIABLE
 
-    folder, _, name = uri.rpartition("/")
-    location = parse_location(uri, VARIABLE)
-    try:
-        if isinstance(location, LocalLocation):
-            return Path(location.path).read_text()
-        if isinstance(location, GcsLocation) and folder != "gs:/":
-            source = open_source(
-                parse_location(folder, VARIABLE),
-                cache_root=settings.local_model_cache,
-                emulator_host=settings.storage_emulator_host,
-            )
-            files = [info for info in source.list() if info.name == name and info.size_bytes <= MAX_BYTES]
-            if files:
-                return source.read(files[0]).decode()
-    except (OSError, UnicodeDecodeError, CheckpointError) as error:
-        raise SettingsError(VARIABLE, f"{uri} cannot be read: {error}") from error
-    raise SettingsError(VARIABLE, f"there is no file {uri} of at most {MAX_BYTES:,} bytes. Write gs://… or a path.")
+    return read_text_file(
+        uri,
+        VARIABLE,
+        max_bytes=MAX_BYTES,
+        cache_root=settings.local_model_cache,
+        emulator_host=settings.storage_emulator_host,
+    )

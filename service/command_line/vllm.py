@@ -110,7 +110,10 @@ SAME_NAMES = (
     "max_num_seqs",
     "max_loras",
     "max_lora_rank",
+    "chat_template",
+    "default_chat_template_kwargs",
     "tool_call_parser",
+    "reasoning_parser",
     "hf_token",
 )
 
@@ -191,7 +194,6 @@ NO_EFFECT: Mapping[str, str] = {
 }
 # With a value, and without effect.
 IGNORED: Mapping[str, str] = {
-    "reasoning-parser": "thinking is separated as the chat template shows it",
     "guided-decoding-backend": "constraints are llguidance's, and always enforced",
     "structured-outputs-config": "constraints are llguidance's, and always enforced",
     "swap-space": "a sequence without room waits, and is not swapped",
@@ -264,13 +266,6 @@ REFUSED: Mapping[str, Refused] = {
     "seed": Refused(
         "a service has no seed of its own: how requests meet in a batch would change its tokens. A request's `seed` "
         "repeats its answer."
-    ),
-    "chat-template": Refused(
-        "the template is a file of the checkpoint. Save it as chat_template.jinja beside tokenizer.json, or name a "
-        "folder that has both with --tokenizer-uri."
-    ),
-    "default-chat-template-kwargs": Refused(
-        "a request brings them, as `chat_template_kwargs`. Or set the default in chat_template.jinja."
     ),
     "lora-modules": Refused(
         "adapters are models of a catalogue. Write them into a file for --models-config, each with `name`, `adapter` "

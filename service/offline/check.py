@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import override
+from typing import TYPE_CHECKING, override
 
 from service.checkpoint.adapters.read import match_adapter
 from service.checkpoint.discover import LocatedCheckpoint
@@ -28,6 +28,9 @@ from service.start.prefetch import weight_specs
 from service.start.progress import StartProgress
 from service.start.tasks import load_text, pull_tokenizer_files
 from service.storage.open_files import OpenFile
+
+if TYPE_CHECKING:
+    from service.text.chat_template import ChatTemplate
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.headers import entries_of, read_headers
 from service.weights.names import shown
@@ -106,6 +109,23 @@ def _check_model(report: Report, context: StartContext, located: LocatedCheckpoi
         template = "with a chat template" if text.chat_template is not None else "without a chat template"
         ends = ", ".join(map(str, sorted(text.tokenizer.eos_ids))) or "none"
         report.add("tokenizer", f"{text.tokenizer.vocab_size:,} tokens, {template}; ids that end a text: {ends}")
+        if text.chat_template is not None:
+            report.add("answers", _format(text.chat_template))
+
+
+def _format(template: "ChatTemplate") -> str:
+    """Return how the model writes its answers, as its template shows."""
+    form = template.format
+    tags = " or ".join(f"{tags.open.strip()}…{tags.close.strip()}" for tags in form.thinking)
+    reasoning = "in a channel" if form.has_headers else f"between {tags}" if tags else "none"
+    if not form.calls:
+        return f"reasoning: {reasoning}; the template writes no tools"
+    taught = "" if form.is_taught else ", which the template does not show"
+    several = "several" if form.allows_several else "one"
+    written = "writes" if template.writes_calls else "drops"
+    return (
+        f"reasoning: {reasoning}; calls: {form.name}{taught}, {several} an answer; the template {written} earlier calls"
+    )
 
 
 def _kind(located: LocatedCheckpoint) -> str:

@@ -1,5 +1,6 @@
 """The settings of the service. A test keeps `.env.example` and the table in README.md equal to this file."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +32,19 @@ SOURCES = ("model_uri", "gcs_bucket", "catalogue_uri", "models_config")
 
 type Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 type WeightStorage = Literal["none", "int8", "fp8", "int4"]
+# By vLLM's names, where it has them; text/formats/families.py has what they mean.
+type ToolCallParser = Literal[
+    "auto", "none", "apertus", "cohere", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "ernie45",
+    "functiongemma", "gemma4", "glm45", "glm47", "gpt_oss", "granite", "granite4", "hermes", "hunyuan_a13b", "json",
+    "kimi_k2", "lfm2", "llama3_json", "llama4_json", "llama4_pythonic", "longcat", "mimo", "minimax_m2", "mistral",
+    "mistral_args", "nemotron_nano_v2", "nemotron_v3", "olmo3", "openai", "phi4_mini_json", "pythonic", "qwen3_coder",
+    "qwen3_json", "qwen3_xml", "seed_oss", "step3p5",
+]  # fmt: skip
+type ReasoningParser = Literal[
+    "auto", "none", "apertus", "cohere_command3", "deepseek_r1", "deepseek_v3", "deepseek_v32", "deepseek_v4",
+    "ernie45", "exaone4", "gemma4", "glm45", "granite", "hunyuan_a13b", "kimi_k2", "lfm2", "mimo", "minimax_m2",
+    "mistral", "nemotron_v2", "nemotron_v3", "olmo3", "openai_gptoss", "qwen3", "seed_oss", "step3p5",
+]  # fmt: skip
 type KvDtype = Literal["auto", "bfloat16", "int8", "fp8"]
 
 
@@ -204,24 +218,25 @@ class Settings(BaseModel):
         description="Secrets of at least 32 characters, separated by commas. Bundles are signed with the first one and "
         "verified with any of them; a bundle without a valid signature is recompiled. Unset: bundles are not signed.",
     )
-    tool_call_parser: Literal[
-        "auto",
-        "deepseek_v3",
-        "deepseek_v31",
-        "hermes",
-        "json",
-        "llama3_json",
-        "mistral",
-        "mistral_args",
-        "openai",
-        "phi4_mini_json",
-        "qwen3_coder",
-    ] = Field(
+    chat_template: str | None = Field(
+        default=None,
+        description="The chat template in place of the checkpoint's: a path, `gs://…`, or the template itself.",
+    )
+    default_chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Variables of the chat template, as a JSON object, for requests that do not set them: "
+        '`{"enable_thinking": false}`.',
+    )
+    tool_call_parser: ToolCallParser = Field(
         default="auto",
         description="The format in which the model writes tool calls, by vLLM's names: `hermes` (also Qwen 2.5 and 3), "
-        "`llama3_json`, `mistral`, `mistral_args`, `qwen3_coder`, `openai` (gpt-oss), `phi4_mini_json`, "
-        "`deepseek_v3` (also R1), `deepseek_v31` or `json`. "
-        "`auto` detects it from the chat template.",
+        "`qwen3_coder`, `openai` (gpt-oss), `mistral`, `llama3_json` and others of docs/api.md. `auto` detects it: the "
+        "format that reads what the chat template writes. `none`: tool calls are text.",
+    )
+    reasoning_parser: ReasoningParser = Field(
+        default="auto",
+        description="The marks of the model's reasoning, by vLLM's names: `qwen3` and `deepseek_r1` (`<think>`), "
+        "`openai_gptoss`, `mistral` and others. `auto` finds them in the chat template. `none`: reasoning is text.",
     )
     dtype: Dtype = Field(
         default="auto",
@@ -487,6 +502,17 @@ class Settings(BaseModel):
             return value
         choices = choices_of(cls.model_fields[info.field_name].annotation)
         return {choice.lower(): choice for choice in choices}.get(value.lower(), value)
+
+    @field_validator("default_chat_template_kwargs", mode="before")
+    @classmethod
+    def _from_json(cls, value: Any) -> Any:
+        """Accept an object as JSON."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise SettingsError("DEFAULT_CHAT_TEMPLATE_KWARGS", f"is not JSON: {error}.") from error
 
     @model_validator(mode="before")
     @classmethod

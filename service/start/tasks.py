@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEMO_NAME = "levserve-demo"
+MAX_TEMPLATE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -194,17 +195,20 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
     with context.progress.phase(Phase.TOKENIZER) as fields:
         from service.start.kinds.model_spec import Text
         from service.text.json_file import read_json
-        from service.text.load import load_chat_template, load_tokenizer, read_preprocessor, special_tokens_of
+        from service.text.load import end_ids, load_chat_template, load_tokenizer, read_preprocessor, special_tokens_of
 
         uri, config = checkpoint.tokenizer.source.uri, checkpoint.hub_config
         special = special_tokens_of(tokenizer_files, uri, config)
-        tool_call_parser = context.settings.tool_call_parser
+        settings = context.settings
         template = load_chat_template(
             tokenizer_files,
             special.names,
             uri,
             is_trusted=uri == demo_uri(),
-            tool_call_parser=None if tool_call_parser == "auto" else tool_call_parser,
+            own=_own_template(settings),
+            tool_call_parser=None if settings.tool_call_parser == "auto" else settings.tool_call_parser,
+            reasoning_parser=None if settings.reasoning_parser == "auto" else settings.reasoning_parser,
+            defaults=settings.default_chat_template_kwargs,
         )
         generation = checkpoint.generation
         if generation is None:
@@ -217,10 +221,28 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
             tokenizer = lowercased(tokenizer)
         if template is not None:
             template.wait()
+            tokenizer.eos_ids = end_ids(tokenizer, template)
+            fields |= {"answer_format": template.format.name}
         fields |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
         if tokenizer.num_rows is not None and tokenizer.vocab_size > tokenizer.num_rows:
             fields["tokens_without_embedding"] = tokenizer.vocab_size - tokenizer.num_rows
     return Text(tokenizer, template, generation, read_preprocessor(tokenizer_files, uri))
+
+
+def _own_template(settings: Settings) -> str | None:
+    """Return the text of CHAT_TEMPLATE, which names a file or is the template itself."""
+    stated = settings.chat_template
+    if stated is None or "{" in stated or "\n" in stated:
+        return stated
+    from service.storage.text_file import read_text_file
+
+    return read_text_file(
+        stated,
+        "CHAT_TEMPLATE",
+        max_bytes=MAX_TEMPLATE_BYTES,
+        cache_root=settings.local_model_cache,
+        emulator_host=settings.storage_emulator_host,
+    )
 
 
 def _parse_once(parsed: "LruCache[TokenizerBackend]", files: "TokenizerFiles") -> "TokenizerBackend":

@@ -40,6 +40,7 @@ class ChatTemplate:
         file: str = "chat_template.jinja",
         tool_call_parser: str | None = None,
         reasoning_parser: str | None = None,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
         is_isolated: bool = False,
         variants: "Mapping[str, ChatTemplate]" = MappingProxyType({}),
     ) -> None:
@@ -52,6 +53,7 @@ class ChatTemplate:
             file: the name of its file there.
             tool_call_parser: the name of the format of tool calls; None to find it from the template.
             reasoning_parser: the same for reasoning.
+            defaults: values of variables that a request does not set.
             is_isolated: whether a process of its own compiles it, while the caller goes on, and renders it.
             variants: the checkpoint's templates for other chats, by the names of `VARIANTS`.
 
@@ -61,6 +63,7 @@ class ChatTemplate:
         self.source = source
         self._variants = dict(variants)
         self._place = (uri, file)
+        self._defaults = dict(defaults)
         self._parsers = {"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser}
         self._special_tokens = dict(special_tokens)
         self._images_of_results: bool | None = None
@@ -75,7 +78,9 @@ class ChatTemplate:
     def __reduce__(self) -> tuple[Any, ...]:
         """Compile it again in the process that it is sent to, which is isolated."""
         uri, file = self._place
-        compile_again = partial(type(self), uri=uri, file=file, variants=self._variants, **self._parsers)
+        compile_again = partial(
+            type(self), uri=uri, file=file, defaults=self._defaults, variants=self._variants, **self._parsers
+        )
         return compile_again, (self.source, self._special_tokens)
 
     def wait(self) -> None:
@@ -322,6 +327,7 @@ class ChatTemplate:
             messages = _with_tools_of_system(messages, tools) if offer == OF_SYSTEM else messages
         return self._template.render(
             {
+                **self._defaults,
                 **variables,
                 **self._special_tokens,
                 **offered,

@@ -122,7 +122,10 @@ def load_chat_template(
     uri: str | None = None,
     *,
     is_trusted: bool,
+    own: str | None = None,
     tool_call_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> "ChatTemplate | None":
     """Read the chat template of a checkpoint; None if it has none, as base models do not.
 
@@ -133,13 +136,16 @@ def load_chat_template(
         special_tokens: by transformers' names.
         uri: where the files came from, for error messages.
         is_trusted: whether the template is part of this package, so that it needs no process of its own.
+        own: the operator's template, in place of the checkpoint's.
         tool_call_parser: the name of the format of tool calls; None to find it from the template.
+        reasoning_parser: the same for reasoning.
+        defaults: values of variables that a request does not set.
 
     Raises:
         MalformedCheckpoint: the template does not compile, or is not text.
     """
     uri = uri or str(folder)
-    sources = _template_sources(folder, uri)
+    sources = _template_sources(folder, uri) if own is None else {"default": ("CHAT_TEMPLATE", own)}
     if not sources:
         return None
     from service.text.chat_template import DEFAULT, VARIANTS, ChatTemplate  # which a base model starts without
@@ -152,11 +158,19 @@ def load_chat_template(
             uri=uri,
             file=file,
             tool_call_parser=tool_call_parser,
-            is_isolated=not is_trusted,
+            reasoning_parser=reasoning_parser,
+            defaults=defaults,
+            is_isolated=not is_trusted or own is not None,
             variants=variants,
         )
 
     return compiled(DEFAULT, **{name: compiled(name) for name in VARIANTS if name in sources})
+
+
+def end_ids(tokenizer: Tokenizer, template: "ChatTemplate") -> frozenset[int]:
+    """Return the tokens that end an answer: a checkpoint's, and those of its format whatever the checkpoint says."""
+    ends, others = (set(map(tokenizer.id_of, marks)) for marks in (template.format.ends, template.format.goes_on))
+    return frozenset(token_id for token_id in (tokenizer.eos_ids | ends) - others if token_id is not None)
 
 
 def read_preprocessor(folder: Path, uri: str) -> Mapping[str, Any]:

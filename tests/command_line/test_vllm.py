@@ -67,7 +67,6 @@ def test_a_flag_of_vllm_sets_what_it_means(line, expected, capsys):
     ("line", "reason"),
     [
         ("/m --seed 0", "--seed: .*A request's `seed`"),
-        ("/m --chat-template t.jinja", "--chat-template: .*chat_template.jinja"),
         ("/m --lora-modules a=/b c=/d", "--lora-modules: .*--models-config"),
         ("/m --no-enable-prefix-caching", "--no-enable-prefix-caching: .*cannot be switched off"),
         ("/m --pipeline-parallel-size 2", "--pipeline-parallel-size: "),

@@ -114,6 +114,7 @@ FAMILIES: tuple[Format, ...] = (
         "functiongemma",
         (Calls("call:$name{", Literal(":", "<escape>"), "", Tags("<start_function_call>", "<end_function_call>")),),
         (),
+        reasoning_names=(),
         ends=("<end_of_turn>", "<start_function_response>"),
         signs=("<start_function_call>",),
     ),

@@ -1,5 +1,6 @@
 import pytest
 
+from service.settings import Settings, choices_of
 from service.text.chat_template import ChatTemplate
 from service.text.formats.families import REASONING_PARSERS, TOOL_CALL_PARSERS, by_signs, named, of_reasoning
 from tests.text.formats.templates import TEMPLATES
@@ -55,7 +56,8 @@ def test_the_operator_may_name_the_format(name):
 @pytest.mark.parametrize("name", REASONING_PARSERS)
 def test_the_operator_may_name_the_reasoning(name):
     template = ChatTemplate("{{ tools }}" + HERMES, {}, reasoning_parser=name)
-    assert template.has_thinking or not of_reasoning(name).thinking
+    assert template.has_thinking
+    assert template.format.has_headers or template.format.thinking == of_reasoning(name).thinking
 
 
 def test_none_is_a_name_of_no_format():
@@ -87,3 +89,17 @@ def test_a_model_is_not_held_to_a_format_that_it_was_never_taught():
     unknown = "{{ tools }}{% for m in messages %}{% for t in m.tool_calls %}<tool_call>({{ t.function.name }})"
     template = ChatTemplate(unknown + "{% endfor %}{% endfor %}", {})
     assert (template.tool_format.name, template.tool_format.is_taught) == ("json", False)
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"), [("tool_call_parser", TOOL_CALL_PARSERS), ("reasoning_parser", REASONING_PARSERS)]
+)
+def test_the_settings_take_every_format(setting, names):
+    stated = choices_of(Settings.model_fields[setting].annotation)
+    assert set(stated) == {"auto", "none", *names}
+
+
+def test_variables_that_a_request_does_not_set_have_the_operators_values():
+    template = ChatTemplate("{{ enable_thinking }}", {}, defaults={"enable_thinking": False})
+    assert template.render([{"role": "user", "content": "a"}]) == "False"
+    assert template.render([{"role": "user", "content": "a"}], variables={"enable_thinking": True}) == "True"
