@@ -208,6 +208,8 @@ async def _constraint(
 ) -> tuple[Grammar | BadWords | None, Mapping[str, Set[str]]]:
     """Return what constrains each answer, compiled off the event loop, and the text parameters of each function."""
     if not body.has_grammar and (use is None or not (use.tool_format.is_taught or use.has_promises)):
+        if use is not None:
+            call.ignore(await call.compile(lambda: use.relaxed))
         return BadWords.of(body.bad_words, model.tokenizer) if body.bad_words else None, {}
     _check_options(body, model)
     statement = GrammarStatement(body.structured_outputs, getattr(body, "response_format", None), use)
