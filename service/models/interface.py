@@ -126,6 +126,17 @@ class TakesMedia(Protocol):
 
 
 @runtime_checkable
+class HasLayerInputs(Protocol):
+    """A decoder whose layers may have inputs of their own besides the hidden states."""
+
+    def per_layer_inputs(
+        self, weights: Weights, token_ids: Int[Array, " token"], hidden: Float[Array, "token hidden"]
+    ) -> tuple[Float[Array, "layer token size"], ...]:
+        """Return the inputs of the layers of each group; of a model without them, nothing."""
+        ...
+
+
+@runtime_checkable
 class PagedDecoder(Protocol):
     """A causal language model whose cache lies in pages."""
 
@@ -176,12 +187,6 @@ class PagedDecoder(Protocol):
         self, weights: Weights, token_ids: Int[Array, " token"], positions: Int[Array, "*axis token"]
     ) -> tuple[Float[Array, "token hidden"], Any]:
         """Return the hidden states before the first layer group, and a pytree of the positions for every group."""
-        ...
-
-    def per_layer_inputs(
-        self, weights: Weights, token_ids: Int[Array, " token"], hidden: Float[Array, "token hidden"]
-    ) -> tuple[Float[Array, "layer token size"], ...]:
-        """Return the inputs of the layers of each group besides the hidden states; of a model without them, nothing."""
         ...
 
     def run_layer_group(

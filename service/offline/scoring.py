@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from service.errors import UnsupportedModel
 from service.kernels.paging import Paging, Regions
-from service.models.interface import LayerGroupInputs, PagedDecoder, Weights
+from service.models.interface import HasLayerInputs, LayerGroupInputs, PagedDecoder, Weights
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start.context import StartContext
@@ -103,7 +103,8 @@ class _Steps:
 
         def embed(weights: Weights, token_ids: Int[Array, " token"], regions: Regions) -> tuple[Any, Any]:
             embedded = model.embed(weights, token_ids, regions.positions(len(token_ids)))
-            return embedded, model.per_layer_inputs(weights, token_ids, embedded[0])
+            has_inputs = isinstance(model, HasLayerInputs)
+            return embedded, model.per_layer_inputs(weights, token_ids, embedded[0]) if has_inputs else ()
 
         self.embed = jax.jit(embed)
         self._initial_cache = functools.partial(model.initial_cache, spec.shapes.layout)

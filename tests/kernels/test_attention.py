@@ -10,6 +10,7 @@ import pytest
 from service.kernels.attention import Scoring
 from service.kernels.blocks import BlockAttention
 from service.kernels.cache_layout import CacheLayout
+from service.kernels.kv import as_stored
 from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from tests.tolerances import SAME_ATTENTION_ATOL
@@ -114,3 +115,10 @@ def test_a_sink_takes_its_share_of_the_softmax_for_nothing():
     shares = 1 / (1 + np.exp(SINKS - scores))
     expected = shares[..., None] * value[0, 0][:, None]
     np.testing.assert_allclose(attended[0, 0], expected, atol=SAME_ATTENTION_ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn"])
+def test_a_key_of_zeros_has_a_scale_and_is_stored_as_zeros(dtype):
+    zeros = jnp.zeros((1, 2, 1, 4))
+    for part in as_stored(zeros, zeros, jnp.dtype(dtype)):
+        assert np.isfinite(np.asarray(part.astype(jnp.float32))).all()

@@ -76,7 +76,15 @@ from service.engine.steps.step import (
     write_adapter,
 )
 from service.engine.steps.whole import SampleStep, WholeState, WholeSteps
-from service.models.interface import Cache, LayerGroup, LayerGroupInputs, MediaEncoder, PagedDecoder, TakesMedia
+from service.models.interface import (
+    Cache,
+    HasLayerInputs,
+    LayerGroup,
+    LayerGroupInputs,
+    MediaEncoder,
+    PagedDecoder,
+    TakesMedia,
+)
 
 type SampleFunction = Callable[[Float[Array, "slot vocab"], SamplingState, Any], Sampled]
 
@@ -335,6 +343,8 @@ class _EnginePrograms:
         return jax.eval_shape(self._model.embed, self._weights, tokens, tokens)  # by whichever positions
 
     def _per_layer_shapes(self, num_tokens: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+        if not isinstance(self._model, HasLayerInputs):
+            return ()
         hidden, _ = self._embedded(num_tokens)
         return jax.eval_shape(self._model.per_layer_inputs, self._weights, _int32(num_tokens), hidden)
 

@@ -27,7 +27,7 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.logprobs import pack_logprobs
 from service.engine.steps.sampling import Sampled, SamplingState, count_tokens
-from service.models.interface import Cache, LayerGroup, LayerGroupInputs, PagedDecoder, Weights
+from service.models.interface import Cache, HasLayerInputs, LayerGroup, LayerGroupInputs, PagedDecoder, Weights
 
 
 class SlotState(NamedTuple):
@@ -105,7 +105,8 @@ def embed_tokens(
     embedded = model.embed(weights, token_ids, positions)
     windows = in_windows(regions, host.windows)
     layers = LayerGroupInputs(*embedded, regions, memory, adapters=step.token_adapters(), windows=windows)
-    per_layer = model.per_layer_inputs(weights, token_ids, layers.hidden)
+    has_inputs = isinstance(model, HasLayerInputs)
+    per_layer = model.per_layer_inputs(weights, token_ids, layers.hidden) if has_inputs else ()
     return slots, Embedded(layers, step.places if bucket.num_rows else None, step.sampled, per_layer)
 
 

@@ -45,8 +45,9 @@ def detected(
     if tool_call_parser == NONE or not has_tools:
         form = HARMONY.without_calls if HARMONY is by_signs(source) else NO_CALLS
     else:
-        is_unknown = tool_call_parser is None and any(each.has_calls for each in shown)
-        form = _of_round_trip(shown, forms, source) or (UNKNOWN if is_unknown else by_signs(source, forms))
+        signed = by_signs(source, forms)
+        is_other = tool_call_parser is None and any(each.has_calls and each.has_marks_of(signed) for each in shown)
+        form = _of_round_trip(shown, forms, source) or (UNKNOWN if is_other else signed)
     if reasoning_parser not in (None, NONE) and of_reasoning(reasoning_parser).has_headers:
         return form if form.has_headers else HARMONY
     return replace(form, thinking=() if form.has_headers else _tags(form, shown, source, reasoning_parser))
@@ -70,6 +71,10 @@ class _Shown:
     @property
     def has_calls(self) -> bool:
         return next(iter(_CALLS)) in self.text
+
+    def has_marks_of(self, form: Format) -> bool:
+        """Return whether the calls are written between a format's marks, of which it then reads another form."""
+        return any(mark in self.text for calls in form.calls for mark in calls.openings)
 
     def is_read_by(self, form: Format) -> bool | None:
         """Return whether a format reads the calls back; None if it reads the first of several alone."""

@@ -215,6 +215,7 @@ async def test_parts_between_silences_are_decoded_by_themselves(strategy):
         ({"chunking_strategy": "by hand"}, ("invalid_value", "chunking_strategy")),
         ({"chunking_strategy": "auto", "vad_filter": True}, ("invalid_value", "vad_filter")),
         ({"prompt": "<|startoftranscript|>"}, ("invalid_value", "prompt")),
+        ({"prompt": "so far<|endoftext|>"}, ("invalid_value", "prompt")),
         ({"hotwords": "<|translate|>"}, ("invalid_value", "hotwords")),
         ({"include[]": ["logprobs"]}, ("unsupported_parameter", "include")),
         ({"known_speaker_names[]": ["me"]}, ("unsupported_parameter", "known_speaker_names")),
