@@ -26,6 +26,7 @@ class Scale:
     num_vanishing: int = 200
     num_terminations: int = 20
     failing_steps: tuple[int, ...] = (1, 5, 20, 60)
+    neighbour_s: float = 15.0  # for how long others are timed beside the bodies of one client
 
 
 SHORT = Scale(
@@ -35,6 +36,7 @@ SHORT = Scale(
     crowd_s=5.0,
     num_terminations=4,
     failing_steps=(12,),
+    neighbour_s=4.0,
 )
 
 

@@ -30,18 +30,23 @@ MAX_UNREADABLE_PACKETS = 1_000
 # No value is larger in a file that is meant to be played.
 MAX_MAGNITUDE = 1e6
 # By their names in FFmpeg: what may be opened (T18).
-DEMUXERS = ("aac", "aiff", "amr", "au", "caf", "flac", "matroska", "mov", "mp3", "mpeg", "ogg", "w64", "wav")
+DEMUXERS = (
+    *("aac", "aiff", "amr", "asf", "au", "avi", "caf", "flac", "matroska", "mov", "mp3", "mpeg", "mpegts", "ogg"),
+    *("w64", "wav"),
+)
 TOLERANT = "mp3"  # the demuxer that finds its frames behind other bytes
 CODECS = frozenset(
     {"aac", "aac_latm", "ac3", "alac", "amrnb", "amrwb", "eac3", "flac", "gsm", "gsm_ms", "opus", "libopus", "vorbis"}
     | {"mp1", "mp1float", "mp2", "mp2float", "mp3", "mp3float", "pcm_alaw", "pcm_mulaw", "pcm_s8", "pcm_u8"}
+    | {"wmalossless", "wmapro", "wmav1", "wmav2", "wmavoice"}
     | {f"adpcm_{kind}" for kind in ("g722", "g726", "g726le", "ima_qt", "ima_wav", "ms", "yamaha")}
     | {f"pcm_{kind}{order}" for kind in ("s16", "s24", "s32", "f32", "f64") for order in ("le", "be")}
 )
 ID3_HEAD_BYTES = 10
 ENCRYPTED = (b"aavd", b"drms", b"enca")  # what an mp4 calls the formats of such tracks
+ASF = bytes.fromhex("3026b2758e66cf11")  # the first half of its header's identifier
 # What files of formats that are no bare frames begin with.
-STARTS = (b"RIFF", b"RF64", b"FORM", b"caff", b"OggS", b"fLaC", b"\x1a\x45\xdf\xa3", b"#!AMR", b".snd", b"riff")
+STARTS = (b"RIFF", b"RF64", b"FORM", b"caff", b"OggS", b"fLaC", b"\x1a\x45\xdf\xa3", b"#!AMR", b".snd", b"riff", ASF)
 NOTHING = "none"  # as the only entry of a list
 BLOCK_SIZE = SAMPLING_RATE // 2  # samples of a stereo recording that are mixed alike
 FADE_SIZE = SAMPLING_RATE // 100

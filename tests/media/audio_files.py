@@ -41,6 +41,12 @@ OTHER_ENCODERS = {
     "AC-3 in matroska": ("matroska", "ac3", 44100),
     "mp2": ("mp2", "mp2", 44100),
     "mpeg": ("mpeg", "mp2", 44100),
+    "aac in mpegts": ("mpegts", "aac", 44100),
+    "mp2 in mpegts": ("mpegts", "mp2", 44100),
+    "mp3 in avi": ("avi", "libmp3lame", 44100),
+    "pcm in avi": ("avi", "pcm_s16le", 16000),
+    "wma": ("asf", "wmav2", 44100),
+    "wma 1": ("asf", "wmav1", 44100),
 }
 
 
@@ -72,6 +78,8 @@ def audio_file(
     output = io.BytesIO()
     with av.open(output, "w", format=container_format, options=dict(options)) as container:
         stream = container.add_stream(codec, rate=codec_rate, layout=layout)
+        if codec.startswith("wma"):  # which has no default
+            stream.bit_rate = 64_000
         resampler = av.AudioResampler(
             format=stream.format, layout=layout, rate=stream.rate, frame_size=stream.codec_context.frame_size or None
         )

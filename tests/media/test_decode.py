@@ -82,7 +82,7 @@ def test_a_header_that_promises_more_is_not_believed(process):
         (wav(SECOND.tobytes(), channels=0), "channels|decoded"),
         (wav(np.full(9000, np.nan, "<f4").tobytes(), bits=32, kind=3), "no numbers"),
         (wav(np.full(9000, np.inf, "<f4").tobytes(), bits=32, kind=3), "no numbers"),
-        (wav(bytes(9000), kind=0x161, bits=16), "codec|decoded"),
+        (wav(bytes(9000), kind=0x270, bits=16), "codec|decoded"),
     ],
 )
 def test_other_content_is_refused_with_its_reason(process, content, reason):

@@ -56,7 +56,7 @@ def test_every_format_may_have_a_tag_before_it(kind):
     check_tone(TAG + audio_file(kind, SECOND))
 
 
-@pytest.mark.parametrize("kind", ["matroska", "webm", "mp4", "mov", "mpeg", "3gp"])
+@pytest.mark.parametrize("kind", ["matroska", "webm", "mp4", "mov", "mpeg", "3gp", "avi", "mpegts", "asf"])
 def test_of_a_film_the_sound_is_heard(kind):
     check_tone(video(1, kind))
 
@@ -65,7 +65,7 @@ def test_amr_is_heard():
     assert len(sound_of(amr(50))) == SAMPLING_RATE
 
 
-@pytest.mark.parametrize("kind", ["matroska", "mp4", "mov"])
+@pytest.mark.parametrize("kind", ["matroska", "mp4", "mov", "avi", "mpegts", "asf"])
 def test_a_film_without_sound_says_so(kind):
     with pytest.raises(UnreadableAudio, match="has no sound track"):
         sound_of(video(1, kind, has_sound=False))
