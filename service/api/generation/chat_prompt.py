@@ -1,6 +1,5 @@
 """The messages of a chat to its prompt: what the template gets, the rendered text, its token ids."""
 
-import hashlib
 import secrets
 from array import array
 from bisect import bisect_left
@@ -23,12 +22,11 @@ from service.api.schema.wire import checked
 from service.errors import ContextLengthExceeded, InvalidParameter, MissingParameter, UnsupportedParameter
 from service.text.chat_template import ChatTemplate, as_text, marked
 from service.text.formats.format import Format
-from service.text.formats.history import one_call_a_message
+from service.text.formats.history import KnownIds, one_call_a_message
 from service.text.prompt_model import PromptModel
 
 END_CHARS = 64
 SHOWING_ROLES = ("user", "tool")
-SHORT_ID_CHARS = 9  # of a call, where the family's templates take no other ids
 
 
 class ChatPrompt(NamedTuple):
@@ -417,12 +415,12 @@ def _turns(messages: Sequence[Message], template: ChatTemplate) -> list[dict[str
 def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplate) -> list[dict[str, Any]]:
     """Return a chat whose calls have arguments that the template can write, and short ids if it takes no others."""
     tool_format = template.tool_format
-    has_short_ids = tool_format is not None and tool_format.id_form == "short"
+    ids = KnownIds("" if tool_format is None else tool_format.id_form)
     result: list[dict[str, Any]] = []
     for turn in turns:
         known = dict(turn)
-        if has_short_ids and "tool_call_id" in turn:
-            known["tool_call_id"] = _short_id(turn["tool_call_id"])
+        if "tool_call_id" in turn:
+            known["tool_call_id"] = ids.of_result(turn["tool_call_id"])
         if (
             turn.get("tool_calls")
             and tool_format is not None
@@ -433,7 +431,7 @@ def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplat
         elif "tool_calls" in turn:
             known["tool_calls"] = [
                 call
-                | ({"id": _short_id(call["id"])} if has_short_ids else {})
+                | {"id": ids.of_call(call["id"], call["function"]["name"])}
                 | {"function": _with_written_arguments(call["function"], template)}
                 for call in turn["tool_calls"]
             ]
@@ -448,12 +446,6 @@ def _with_calls_as_text(turn: Mapping[str, Any], tool_format: Format) -> dict[st
     content = turn.get("content") or ""
     others = {key: value for key, value in turn.items() if key != "tool_calls"}
     return others | {"content": _joined(content, calls) if content else calls}
-
-
-def _short_id(call_id: str) -> str:
-    """Return an id that Mistral's templates take, and equal ones for equal ones."""
-    is_short = len(call_id) == SHORT_ID_CHARS and call_id.isascii() and call_id.isalnum()
-    return call_id if is_short else hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()[:SHORT_ID_CHARS]
 
 
 def _with_written_arguments(function: dict[str, Any], template: ChatTemplate) -> dict[str, Any]:

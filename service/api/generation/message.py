@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from service.api.generation.answer_rules import AnswerRules
-from service.api.generation.chat_prompt import SHORT_ID_CHARS
 from service.api.generation.streams import TextDelta
 from service.engine.request import FinishReason
 from service.text.formats.format import Format
+from service.text.formats.history import SHORT_ID_CHARS
 from service.text.formats.parts import Arguments, CallStart, Content, Part, Thought
 
 # vLLM's older and newer name.

@@ -329,7 +329,7 @@ class _Writer:
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         if most == 0:
             return '"[]"'
-        more = f'("," " "? {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
+        more = f'("," " "? {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}' if most != 1 else ""
         return f'"[" {f"{item} {more}" if least else f"({item} {more})?"} "]"'
 
     def _object(self, codec: Literal, name: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:

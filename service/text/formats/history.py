@@ -1,8 +1,10 @@
 """Earlier turns as a family's template takes them."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+SHORT_ID_CHARS = 9
 _BETWEEN = "\n"  # of a thinking and a content
 
 
@@ -37,3 +39,32 @@ def one_call_a_message(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
                 taken.add(result)
                 found.append(dict(turns[result]))
     return found
+
+
+class KnownIds:
+    """The ids of a conversation's calls, as the family's templates take them."""
+
+    def __init__(self, form: str) -> None:
+        """Begin a conversation; `form` is `short`, or has a name and the number of the call, or is empty for any."""
+        self._form = form
+        self._num_calls = 0
+        self._known: dict[str, str] = {}
+
+    def of_call(self, call_id: str, name: str) -> str:
+        """Return the id of the next call."""
+        known = self._form.replace("$name", name).replace("$n", str(self._num_calls))
+        self._num_calls += 1
+        if self._form in ("", "short") or call_id.startswith(known.rstrip("0123456789")):
+            return self.of_result(call_id)
+        self._known[call_id] = known
+        return known
+
+    def of_result(self, call_id: str) -> str:
+        """Return the id of a call that a result answers."""
+        return _short_id(call_id) if self._form == "short" else self._known.get(call_id, call_id)
+
+
+def _short_id(call_id: str) -> str:
+    """Return an id that Mistral's templates take, and equal ones for equal ones."""
+    is_short = len(call_id) == SHORT_ID_CHARS and call_id.isascii() and call_id.isalnum()
+    return call_id if is_short else hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()[:SHORT_ID_CHARS]
