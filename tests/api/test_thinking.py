@@ -90,6 +90,19 @@ async def test_an_answer_that_a_grammar_holds_from_its_beginning_is_not_thinking
 
 
 @pytest.mark.parametrize("template", ["open", "closed"])
+async def test_required_calls_may_follow_a_thinking_whose_tags_are_text(template):
+    call = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+    text = ("" if template == "open" else "<think>\n") + f"Hm. <tool_call>\n</think>\n\n{call}"
+    service = service_of(text, template)
+    message = await message_of(service, tools=TOOLS, tool_choice="required")
+    assert message["reasoning"].startswith("Hm.")
+    assert [each["function"]["name"] for each in message["tool_calls"]] == ["clock"]
+    constraint = service.engine.last.request.constraint
+    for token_id in tokens(text):
+        constraint.accept(token_id)
+
+
+@pytest.mark.parametrize("template", ["open", "closed"])
 async def test_a_grammar_holds_what_follows_the_thinking(template):
     tokenizer = with_tags()
     text = "Hm.\n</think>\n\n{}" if template == "open" else "<think>Hm.\n</think>\n\n{}"

@@ -48,6 +48,7 @@ class ToolUse:
     is_required: bool
     is_named: bool  # whether the request names the one function that must be called
     allows_several: bool
+    reasoning: tuple[str, str] | None = None  # tags that are text, before required calls; the first empty in the prompt
 
     @cached_property
     def callables(self) -> tuple[CallableTool, ...]:
@@ -144,6 +145,7 @@ class ToolUse:
             self.is_required,
             self.allows_several,
             None if answer is None or self.is_required else answer.part,
+            self.reasoning,
         )
         tokenizer = compiler.tokenizer
         other_ids = {i for i in tokenizer.special_ids - compiler.end_ids if i < compiler.vocab_size}
@@ -178,13 +180,16 @@ async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest
     form = NO_CALLS if model.chat_template is None else model.chat_template.format
     form = form if use is not None else form.without_calls
     begins = Content if body.continue_final_message else region_at_end(form, prompt_end)
+    tags = ThinkingTags.of((tags.marks for tags in form.thinking), model.tokenizer)
+    if use is not None and use.is_required and form.thinking and tags is None and begins is not Content:
+        opening, closing = form.thinking[0]
+        use = replace(use, reasoning=("" if begins is Thought else opening, closing))
     constraint, text_names = await _constraint(call, model, body, use)
     text_grammar = constraint if body.has_grammar and isinstance(constraint, Grammar) else None
     # Calls and JSON begin behind the blank line that models write there; a pattern may hold the space itself.
     keeps_space = body.structured_outputs is not None and body.structured_outputs.json_ is None
     is_held = body.has_grammar or (use is not None and use.is_required)
-    tags = ThinkingTags.of((tags.marks for tags in form.thinking), model.tokenizer)
-    if is_held and form.thinking and (tags is None or begins is Content):
+    if is_held and form.thinking and (begins is Content or (tags is None and (use is None or use.reasoning is None))):
         form, begins = replace(form, thinking=()), None  # the grammar holds it from its beginning
     elif tags is not None and begins is not Content and isinstance(constraint, Grammar):
         space_ids = frozenset[int]() if keeps_space else space_tokens(model.tokenizer)
@@ -270,7 +275,7 @@ class GrammarStatement:
         """Return all of it as one text."""
         stated: list[Any] = [self.structured_outputs, self.response_format]
         if (use := self.use) is not None:
-            stated += [use.is_required, use.is_named, use.allows_several]
+            stated += [use.is_required, use.is_named, use.allows_several, use.reasoning]
             functions = [(index, tool.function) for index, tool in use.tools]
             stated += [(index, f.name, f.parameters, f.strict) for index, f in functions]
         return json.dumps(stated, default=vars).encode()

@@ -47,6 +47,7 @@ class CallRules:
     is_required: bool  # whether the answer consists of calls
     allows_several: bool
     answer: Mapping[str, Any] | None = None  # the grammar of an answer that calls none; None for any text
+    reasoning: tuple[str, str] | None = None  # the tags before calls that are required; the first empty in the prompt
 
 
 def tool_grammar(
@@ -150,7 +151,7 @@ class _Writer:
         if not self._mark and form.optional:
             opening = f"({self._literal(form.optional)})? {calls}"
         if self._rules.is_required:
-            return [f"start: {opening}", *lines]
+            return [*self._behind_reasoning(opening), *lines]
         if self._rules.answer is not None:
             return [f"start: @answer | {opening}", *lines]
         special = f"<[{','.join(map(str, self._special))}]>"
@@ -165,6 +166,19 @@ class _Writer:
         written = [f"written[lazy]: TEXT {json.dumps(self._mark)}"] if token is None else []
         others = [f"other: TEXT {special}"] if self._special else []
         return [f"start: {'other* ' if others else ''}(TEXT | {head} {calls})", *written, *others, *lines]
+
+    def _behind_reasoning(self, calls: str) -> list[str]:
+        """Return the rules of calls that a reasoning may come before, or has to where the prompt has begun it."""
+        if self._rules.reasoning is None:
+            return [f"start: {calls}"]
+        before, behind = self._rules.reasoning
+        is_token = behind in self._ids
+        thought = f"TEXT {self._literal(behind)}" if is_token else "thought"
+        lines = [
+            f"start: reasoning{'?' if before else ''} {calls}",
+            f'reasoning: {self._literal(before)} {thought} ("\\n" | "\\n\\n")?',
+        ]
+        return lines if is_token else [*lines, f"thought[lazy]: {_TEXT} {_quoted(behind)}"]
 
     def _several(self) -> str:
         """Return the rule of one call or several, behind the mark that opens them."""
