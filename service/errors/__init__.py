@@ -68,6 +68,7 @@
             │   └── RefusedPickle              (name) something other than tensors
             ├── RefusedAdapter             (file, field) another base, or a kind that is not served
             ├── UnquantizableWeights       (tensor) 8 bits cannot represent a row
+            ├── NonFiniteWeights           (tensors) the first answer is NaN or infinite
             ├── HostileName                (name)
             ├── CorruptObject              (name, expected, actual)
             ├── ObjectChanged              (name, generation)
@@ -91,6 +92,7 @@ from service.errors.checkpoint import (
     MalformedCheckpoint,
     MissingExtra,
     MissingFile,
+    NonFiniteWeights,
     NotDownloaded,
     ObjectChanged,
     PickledWeights,
@@ -212,6 +214,7 @@ __all__ = [
     "ModelNotLoaded",
     "NonFiniteLogits",
     "NonFiniteVector",
+    "NonFiniteWeights",
     "NotDownloaded",
     "NotReady",
     "ObjectChanged",

@@ -126,6 +126,23 @@ class UnquantizableWeights(CheckpointError):
         self.tensor = tensor
 
 
+class NonFiniteWeights(CheckpointError):
+    """A model's first answer is NaN or infinite, because its weights are or because the type is too narrow."""
+
+    is_of_files = True
+
+    def __init__(self, uri: str, tensors: Sequence[str], *, num_more: int, dtype: str) -> None:
+        if tensors:
+            more = f" and {num_more} more" if num_more else ""
+            cause = f"{', '.join(tensors)}{more}: has a value that is NaN or infinite, and so has every answer."
+            remedy = "Save the model again from a checkpoint before its training diverged, or repair the tensor."
+        else:
+            cause = f"the weights are finite in {dtype}, but what the model computes of them is NaN or infinite."
+            remedy = "Set DTYPE to bfloat16 or float32, or repair the checkpoint."
+        super().__init__(uri, f"{cause} {remedy}")
+        self.tensors = tuple(tensors)
+
+
 class HostileName(CheckpointError):
     """An object's name is not safe as a path in the cache."""
 

@@ -6,8 +6,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from service.checkpoint.discover import LocatedCheckpoint
 from service.device.heap import return_freed_memory
-from service.errors import EngineError
+from service.errors import EngineError, NonFiniteLogits, NonFiniteVector, NonFiniteWeights
 from service.start.context import StartContext
 from service.start.devices import Devices
 from service.start.imports import end_quick_imports
@@ -15,6 +16,9 @@ from service.start.progress import Phase
 from service.start.tasks import LoadedModel
 
 if TYPE_CHECKING:
+    import jax
+
+    from service.checkpoint.load import LoadedWeights
     from service.start.executables import BundleSearch, Executables
     from service.start.kinds.model_spec import ModelSpec, Running
 
@@ -26,17 +30,27 @@ EARLY_REQUESTS_S, POLL_S = 1.0, 0.05
 HEAVY_PACKAGES = ("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "google.cloud.storage")
 
 
-def probe(context: StartContext, engine: "Running") -> None:
+def probe(
+    context: StartContext,
+    checkpoint: LocatedCheckpoint,
+    spec: "ModelSpec",
+    weights: "LoadedWeights[jax.Array]",
+    engine: "Running",
+) -> None:
     """Answer early requests first; compute one token or vector if there were none. Then the start is answering.
 
     Raises:
+        NonFiniteWeights: the answer is NaN or infinite.
         EngineError: no token was generated.
     """
     end_quick_imports()
     time.sleep(POLL_S)  # requests that waited for the model are being submitted
     _wait_for_early_requests(engine)
     if engine.thread.first_answer_s is None:
-        engine.probe()
+        try:
+            engine.probe()
+        except (NonFiniteLogits, NonFiniteVector) as error:
+            raise _non_finite(checkpoint.uri, spec, weights) from error
     context.progress.mark_answering(engine.thread.first_answer_s)
 
 
@@ -111,6 +125,15 @@ def store_bundle(context: StartContext, bundle: "BundleSearch", executables: "Ex
 def return_memory(_: StartContext) -> None:
     """Return the memory that compilers and loaders have freed to the operating system."""
     return_freed_memory()
+
+
+def _non_finite(uri: str, spec: "ModelSpec", weights: "LoadedWeights[jax.Array]") -> NonFiniteWeights:
+    from service.weights.names import NUM_SHOWN
+    from service.weights.non_finite import non_finite_tensors  # which no start that succeeds needs
+
+    names = list(dict.fromkeys(non_finite_tensors(spec.specs, weights.weights)))
+    more = max(len(names) - NUM_SHOWN, 0)
+    return NonFiniteWeights(uri, names[:NUM_SHOWN], num_more=more, dtype=spec.dtype.name)
 
 
 def _wait_for_early_requests(engine: "Running") -> None:

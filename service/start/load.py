@@ -81,7 +81,7 @@ def add_start(tasks: Tasks[StartContext], import_api: Callable[[StartContext], N
     api = [] if import_api is None else [tasks.add("api", import_api, after=[bundle])]
     engine = tasks.add("engine", start_engine, bundle, weights, executables, state, after=[first])
     model = tasks.add("model", assemble_model, checkpoint, spec, weights, engine, text, after=api)
-    probed = tasks.add("probe", probe, engine, after=[model])
+    probed = tasks.add("probe", probe, checkpoint, spec, weights, engine, after=[model])
     rest = tasks.add("rest", obtain_rest, bundle, executables, engine, after=[probed])
     ready = tasks.add("ready", mark_ready, devices, bundle, model, rest)
     stored = tasks.add("stored_bundle", store_bundle, bundle, executables, rest, after=[ready])

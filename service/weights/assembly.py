@@ -212,11 +212,11 @@ class TensorPlace:
         # Shape [axes before the concatenated one, the concatenated axis and the axes after it].
         part = weight.reshape(-1, inner * spec.shape[axis])[:, begin : begin + width]
         # Copies alternate along the last axis before the concatenated one.
-        self._copies = [part[copy :: source.copies] for copy in range(source.copies)]
+        self.copies = [part[copy :: source.copies] for copy in range(source.copies)]
 
     def memory(self, first: int, number: int) -> np.ndarray | None:
         """Return the memory of elements in storage order as uint8, or None if it is not contiguous."""
-        [part, *others] = self._copies
+        [part, *others] = self.copies
         if others or not part.flags.c_contiguous:
             return None
         return part.reshape(-1)[first : first + number].view(np.uint8)
@@ -228,7 +228,7 @@ class TensorPlace:
             first: the index of the first element in storage order.
             values: shape [n], of the stored type.
         """
-        for copy in self._copies:
+        for copy in self.copies:
             _write(copy, first, values)
 
 
