@@ -1,5 +1,6 @@
 """The small JSON files that sentence-transformers puts beside a model, read together."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -61,9 +62,11 @@ def stated_values(files: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def weights_of_modules(objects: Sequence[ObjectInfo], files: Mapping[str, Any]) -> tuple[ObjectInfo, ...]:
     """Return the weights of the modules after the model, each in the folder of its module."""
-    folders = _folders(files)
-    safe = named(objects, [f"{folder}/model.safetensors" for folder in folders])
-    return safe or named(objects, [f"{folder}/pytorch_model.bin" for folder in folders])
+    found = (
+        named(objects, [f"{folder}/model.safetensors"]) or named(objects, [f"{folder}/pytorch_model.bin"])
+        for folder in _folders(files)
+    )
+    return tuple(itertools.chain.from_iterable(found))
 
 
 def _folders(files: Mapping[str, Any]) -> list[str]:

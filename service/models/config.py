@@ -96,8 +96,8 @@ class HubConfig:
         """
         value = self.values.get(key)
         if value is not None and value not in accepted:
-            shown = ", ".join(repr(a) for a in accepted)
-            raise UnsupportedModel(self.uri, f"config.json: {key} = {value!r} is not served; only {shown}.")
+            others = f"; only {', '.join(map(repr, accepted))}" if accepted else ""
+            raise UnsupportedModel(self.uri, f"config.json: {key} = {value!r} is not served{others}.")
 
     def refuse(self, reason: str) -> UnsupportedModel:
         """Return the error that names the file, to be raised."""

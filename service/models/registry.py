@@ -77,6 +77,11 @@ def read_config(uri: str, values: Mapping[str, Any], max_model_len: int | None =
     model_type = values.get("model_type")
     if model_type not in FAMILIES:
         raise UnsupportedModel(uri, f"config.json: model_type {model_type!r} is not served{_reason(values)}.")
+    for part in (values, values.get("text_config")):
+        # Source: transformers `masking_utils.py` (create_causal_mask), of every family.
+        if isinstance(part, Mapping) and part.get("is_causal") is False:
+            reason = "a token sees those after it, so the model writes no text, and its family is not served otherwise"
+            raise UnsupportedModel(uri, f"config.json: is_causal = False is not served of {model_type}: {reason}.")
     module = import_module(f"service.models.families.{FAMILIES[model_type]}")
     config = module.read_config(resolved(HubConfig(uri, values, max_model_len)))
     own = values.get(OWN_HEAD)

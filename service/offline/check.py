@@ -146,7 +146,8 @@ def _check_vectors(report: Report, located: LocatedCheckpoint) -> None:
     if config.vector.is_score:
         return
     pooling = " and ".join(config.vector.poolings)
-    length = ", of length 1" if config.vector.is_normalized else ""
+    is_whole = config.vector.kept_size is None
+    length = ", of length 1" if config.vector.is_normalized and is_whole else ""
     tokens = min(config.context_len, sentence.max_tokens or config.context_len)
     report.add("vectors", f"{config.vector_size} dimensions{length}, by {pooling}; texts of up to {tokens:,} tokens")
     if sentence.prompts:

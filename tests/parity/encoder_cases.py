@@ -103,6 +103,7 @@ ENCODER_CASES = (
     EncoderCase("mistral", "mistral", "mean_tokens", {**_GROUPED, "sliding_window": 8}),
     EncoderCase("mistral_two_sided", "mistral", "mean_tokens", {**_GROUPED, "sliding_window": 8, "is_causal": False}),
     EncoderCase("llama", "llama", "mean_tokens", _GROUPED),
+    EncoderCase("llama_biases", "llama", "mean_tokens", {**_GROUPED, "attention_bias": True, "mlp_bias": True}),
     EncoderCase("eurobert", "eurobert", "mean_tokens", {**_GROUPED, "mask_token_id": 4}),
     EncoderCase("roberta_padding_0", "roberta", "cls_token", {**_BERT, "type_vocab_size": 1}),
     EncoderCase("gemma3", "gemma3_text", "mean_tokens", _GEMMA),

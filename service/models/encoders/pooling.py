@@ -19,7 +19,7 @@ SMALLEST_LENGTH = 1e-12
 def text_vectors(
     weights: Weights, hidden: Float[Array, "token hidden"], texts: PackedTexts, way: VectorConfig
 ) -> Float[Array, "text vector"]:
-    """Return each text's vector: pooled, through the dense layers, and of length 1 if the model's are."""
+    """Return each text's vector: pooled, through the dense layers, of length 1 if the model's are, and then cut."""
     vectors = pool(hidden, texts, way)
     for index, dense in enumerate(way.dense):
         vectors = vectors @ weights[f"dense.{index}"].astype(jnp.float32).T
@@ -30,7 +30,7 @@ def text_vectors(
             vectors = _layer_norm(vectors, dense.norm_eps) * weights[f"dense.{index}.norm"].astype(jnp.float32)[None]
     if way.score_tokens is not None:
         return _score(weights, vectors, way.score_tokens)
-    return normalize(vectors) if way.is_normalized else vectors
+    return (normalize(vectors) if way.is_normalized else vectors)[:, : way.kept_size]
 
 
 def pool(hidden: Float[Array, "token hidden"], texts: PackedTexts, way: VectorConfig) -> Float[Array, "text pooled"]:

@@ -20,6 +20,11 @@ LENGTHS = tuple(
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 TOKENIZER = "tokenizer_config.json"  # not theirs, but it has a length too
+# Arguments of tokenizers that change which ids a text has.
+TOKENIZER_OPTIONS = frozenset({
+    *("add_bos_token", "add_eos_token", "add_prefix_space", "do_lower_case", "strip_accents", "legacy", "subfolder"),
+    *("split_special_tokens", "extra_special_tokens", "additional_special_tokens", "tokenizer_type", "backend"),
+})  # fmt: skip
 PACKAGE = "sentence_transformers."
 SERVED = "Transformer, Pooling, Dense, Dropout, Normalize"
 # The keys of older files, in the order in which the vectors of several are joined.
@@ -70,6 +75,7 @@ def read_sentence_config(uri: str, files: Mapping[str, Any]) -> SentenceConfig:
     if default is not None and default not in named:
         raise UnsupportedModel(uri, f"{PROMPTS}: default_prompt_name {default!r} is not one of its prompts.")
     tokenizer_kwargs = length.get("processor_kwargs") or length.get("tokenizer_args") or {}
+    _check_tokenizer(uri, name, tokenizer_kwargs)
     places = (
         (name, "model_max_length", tokenizer_kwargs),
         (name, "max_seq_length", length),
@@ -86,8 +92,11 @@ def read_sentence_vector(uri: str, files: Mapping[str, Any]) -> VectorConfig:
     Raises:
         UnsupportedModel: a module, a pooling or an option is not served; the message names it.
     """
+    kept_size = (files.get(PROMPTS) or {}).get("truncate_dim")
+    if kept_size is not None and (type(kept_size) is not int or kept_size < 1):
+        raise UnsupportedModel(uri, f"{PROMPTS}: truncate_dim is {kept_size!r}, which should be a positive integer.")
     if MODULES not in files:
-        return VectorConfig()
+        return VectorConfig(kept_size=kept_size)
     pooled, dense, is_normalized = None, [], False
     for module in files[MODULES]:
         kind, path = _kind(uri, module), str(module.get("path", "")).strip("./")
@@ -112,7 +121,7 @@ def read_sentence_vector(uri: str, files: Mapping[str, Any]) -> VectorConfig:
     if pooled is None:
         raise UnsupportedModel(uri, f"{MODULES}: there is no Pooling, so a text has no single vector.")
     poolings, pools_prompts = pooled
-    return VectorConfig(poolings, tuple(dense), is_normalized, pools_prompts=pools_prompts)
+    return VectorConfig(poolings, tuple(dense), is_normalized, pools_prompts=pools_prompts, kept_size=kept_size)
 
 
 def read_activation(uri: str, file: str, path: str) -> Activation:
@@ -140,6 +149,14 @@ def _check_texts(uri: str, name: str, length: Mapping[str, Any]) -> None:
     text = (length.get("modality_config") or {}).get("text", {})
     if text is None or text.get("method", "forward") != "forward":
         raise UnsupportedModel(uri, f"{name}: modality_config: text by {text!r} is not served, only by 'forward'.")
+
+
+def _check_tokenizer(uri: str, name: str, stated: Mapping[str, Any]) -> None:
+    """Refuse options of the tokenizer that change its ids and are no part of its own files."""
+    for key, value in stated.items():
+        if value is not None and (key in TOKENIZER_OPTIONS or key.endswith("_token")):
+            reason = f"{key} = {value!r} of the tokenizer is not served here. Save the tokenizer with it"
+            raise UnsupportedModel(uri, f"{name}: {reason}.")
 
 
 def _check_ends(uri: str, file: str, config: Mapping[str, Any]) -> None:

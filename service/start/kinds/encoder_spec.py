@@ -124,7 +124,7 @@ class EncoderSpec(ModelSpec):
         config, sentence = self.config, self.sentence
         vectors = VectorFacts(
             size=config.vector_size,
-            is_normalized=config.vector.is_normalized,
+            is_normalized=config.vector.is_normalized and config.vector.kept_size is None,
             matryoshka_sizes=self.matryoshka_sizes,
             prompts=sentence.prompts,
             default_prompt=sentence.default_prompt,

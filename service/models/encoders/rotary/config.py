@@ -37,6 +37,8 @@ class RotaryConfig:
     vector: VectorConfig
     embed_scale: float = 1.0
     has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    has_mlp_bias: bool = False
 
     @property
     def num_layers(self) -> int:

@@ -85,12 +85,17 @@ class RotaryEncoder:
             scale, sight = config.attention_scale, traits.sight
             attended = segment_attention(query, key, value, segments, window, scale=scale, sight=sight)
         with jax.named_scope("output"):
-            return linear(attended.reshape(len(hidden), -1), named[f"{prefix}output"], self.products)
+            return self._linear(named, f"{prefix}output", attended.reshape(len(hidden), -1))
 
     def _mlp(self, named: Weights, prefix: str, hidden: Float[Array, "token hidden"]) -> Float[Array, "token hidden"]:
         with jax.named_scope("mlp"):
-            gate, up = jnp.split(linear(hidden, named[f"{prefix}gate_up"], self.products), 2, axis=-1)
-            return linear(activate(gate, self.config.activation) * up, named[f"{prefix}down"], self.products)
+            gate, up = jnp.split(self._linear(named, f"{prefix}gate_up", hidden), 2, axis=-1)
+            return self._linear(named, f"{prefix}down", activate(gate, self.config.activation) * up)
+
+    def _linear(self, named: Weights, name: str, x: Float[Array, "token in"]) -> Float[Array, "token out"]:
+        """Multiply by a weight, and add its bias where the family has one."""
+        made, bias = linear(x, named[name], self.products), named.get(f"{name}_bias")
+        return made if bias is None else made + bias[None]
 
     def _norm(self, named: Weights, name: str, x: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
         """Normalize in float32; where the family has no such norm, return the argument."""

@@ -21,6 +21,8 @@ from service.models.registry import read_config as read_decoder_config
 
 # Families that never generate, and the decoder whose geometry each has.
 TWO_SIDED = {"eurobert": "llama", "llama_bidirec": "llama"}
+# Families whose models in transformers 5.24 read `use_bidirectional_attention`.
+HAVE_KEY = ("gemma3_text",)
 # Classes of code in checkpoints whose only difference is that a token sees both sides: LLM2Vec's, and Nvidia's.
 # Source: BehnamGhader et al. 2024, arXiv:2404.05961; llm2vec `models/bidirectional_mistral.py`; vLLM `models/llama.py`.
 TWO_SIDED_CLASS = re.compile(r"[A-Z]\w*?\d?(Bi|Encoder|Bidirectional)(Model|ForMNTP|ForSequenceClassification)")
@@ -33,7 +35,7 @@ def sees_both_sides(values: Mapping[str, Any]) -> bool:
     return (
         values.get("is_causal") is False
         or values.get("model_type") in TWO_SIDED
-        or bool(values.get("use_bidirectional_attention"))
+        or (bool(values.get("use_bidirectional_attention")) and values.get("model_type") in HAVE_KEY)
         or any(TWO_SIDED_CLASS.fullmatch(str(name)) for name in values.get("architectures") or ())
     )
 
@@ -52,13 +54,11 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
         raise config.refuse(f"{reason}. If it only lets a token see both sides, set is_causal to false.")
     model_type = str(config.values["model_type"])
     geometry = TWO_SIDED.get(model_type, model_type)
-    decoder = read_decoder_config(config.uri, {**config.values, "model_type": geometry})
+    decoder = read_decoder_config(config.uri, {**config.values, "model_type": geometry, "is_causal": None})
     first, heads = decoder.layers[0], decoder.heads
     mlp = first.feed_forward
     if isinstance(mlp, Experts):
         raise UnsupportedModel(config.uri, "config.json: a mixture of experts is not served as an encoder.")
-    if heads.has_output_bias or mlp.has_bias:
-        raise UnsupportedModel(config.uri, "config.json: attention_bias and mlp_bias are not served in an encoder.")
     assert heads.rotation is not None
     return RotaryConfig(
         model_type=model_type,
@@ -78,6 +78,8 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
         names=replace(decoder.names, prefix=""),
         vector=vector,
         has_qkv_bias=heads.has_bias,
+        has_output_bias=heads.has_output_bias,
+        has_mlp_bias=mlp.has_bias,
     )
 
 

@@ -59,6 +59,12 @@ def _layer(config: RotaryConfig, layer: int) -> list[WeightSpec]:
     if config.has_qkv_bias:
         biases = tuple(TensorSource(f"{name}.bias", (num * dim,), (num, dim)) for name, num in pairs)
         specs.append(WeightSpec(ours + "qkv_bias", ("head", "head_dim"), (sum(heads), dim), biases))
+    if config.has_output_bias:
+        specs.append(plain(ours + "output_bias", ("embed",), (embed,), f"{theirs}{names.output}.bias"))
+    if config.has_mlp_bias:
+        biases = tuple(TensorSource(f"{theirs}{name}.bias", (rows,), (rows,)) for name in names.gate_up)
+        specs.append(WeightSpec(ours + "gate_up_bias", ("mlp",), (2 * config.mlp_size,), biases))
+        specs.append(plain(ours + "down_bias", ("embed",), (embed,), f"{theirs}{names.down}.bias"))
     return specs
 
 

@@ -48,7 +48,6 @@ def test_both_spellings_of_the_positions_of_two_kinds_of_layers_are_one():
     ("name", "changes"),
     [
         ("qwen3", {"hidden_act": "mish"}),
-        ("llama", {"attention_bias": True}),
         ("gemma3", {"attn_logit_softcapping": 30.0}),
         ("gemma3", {"layer_types": ["full_attention"]}),
         ("modernbert", {"norm_bias": True}),
@@ -77,7 +76,6 @@ def test_a_reranker_of_a_family_without_one_is_refused_by_name():
         {"architectures": ["Qwen2BiForMNTP"]},
         {"architectures": ["LlamaBidirectionalModel"]},
         {"architectures": ["LlamaBidirectionalForSequenceClassification"], "id2label": {"0": "LABEL_0"}},
-        {"use_bidirectional_attention": True},
         {"model_type": "eurobert"},
         {"model_type": "llama_bidirec"},
     ],
