@@ -22,7 +22,10 @@ def feed_forward(
     """
     if isinstance(description, Experts):
         mixed, shared = mixture(x, description, weights, multiply), description.shared
-        return mixed if shared is None else mixed + feed_forward(x, shared, weights, multiply)
+        if shared is None:
+            return mixed
+        own = feed_forward(x, shared, weights, multiply)
+        return mixed + (own * _shared_gate(x, weights) if description.has_shared_gate else own)
     up_name = "gate_up" if description.is_gated else "up"
     with jax.named_scope("mlp"):
         up = multiply(x, weights, up_name, ("embed",))
@@ -57,6 +60,12 @@ def with_experts_beside(
     mixed = mixture(x, experts, weights, multiply, routed)
     own = normalized(made, description.feed_forward_post_norm, weights, "feed_forward_post_norm")
     return own + normalized(mixed, description.post_norm, weights, "beside_post_norm")
+
+
+def _shared_gate(x: NamedArray, weights: NamedWeights) -> NamedArray:
+    """Return a number between 0 and 1 of each token."""
+    logits = hax.dot(x.astype(jnp.float32), weights["shared_gate"].astype(jnp.float32)["one", 0], axis="embed")
+    return hax.named(jax.nn.sigmoid(logits.array), logits.axes).astype(x.dtype)
 
 
 def _activated(x: NamedArray, activation: Activation, weights: NamedWeights) -> NamedArray:

@@ -28,6 +28,7 @@ FAMILIES = {
     "granitemoehybrid": "granite",
     "grug_moe": "grug_moe",
     "idefics3": "idefics3",
+    "lfm2": "lfm2",
     "llama": "llama",
     "ministral": "mistral",
     "ministral3": "mistral",
@@ -54,7 +55,7 @@ _LATENT = "its attention caches one latent vector for all heads, which no attent
 REFUSED = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _RECURRENT),
-    **dict.fromkeys(("bamba", "falcon_h1", "falcon_mamba", "jamba", "lfm2", "mamba", "mamba2"), _RECURRENT),
+    **dict.fromkeys(("bamba", "falcon_h1", "falcon_mamba", "jamba", "mamba", "mamba2"), _RECURRENT),
     **dict.fromkeys(("nemotron_h", "recurrent_gemma", "rwkv", "zamba", "zamba2"), _RECURRENT),
     "gpt2_hyena": "its convolutions see the whole text, and no cache exists for them",
 }

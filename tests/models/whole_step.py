@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.paging import Paging, Regions
+from service.kernels.paging import ZERO_STATE, Paging, Regions, StateSlots
 from service.models.decoder import Decoder
 from service.models.interface import LayerGroup, LayerGroupInputs
 
@@ -60,6 +60,9 @@ class WholeStep:
             seen: what takes the places of embeddings, and NaN where nothing does; None for text alone.
         """
         shape = token_ids.shape
+        if any(layer.state is not None for layer in self._model.config.layers):
+            own = jnp.arange(len(paging.start), dtype=jnp.int32)  # of each sequence a slot
+            paging = paging._replace(states=StateSlots(jnp.where(paging.start > 0, own, ZERO_STATE), own))
         hidden, rotation = self._run("embed", self._embed, weights, token_ids, paging)
         if seen is not None:
             rows = seen.reshape(hidden.shape)

@@ -13,7 +13,7 @@ from tests.parity.cases import NUM_TOKENS, Case
 
 WINDOW = 8  # tokens; less than a fifth of the text
 CONSTANTS = {"act_fn.beta": 0.5, "act_fn.eps": -1e-6}  # of xIELU
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+_FULL, _SLIDING, _CONV = "full_attention", "sliding_attention", "conv"
 _GEMMA = {"head_dim": 16, "tie_word_embeddings": True, "hidden_act": None}
 _GEMMA_4 = {
     **{"head_dim": 16, "sliding_window": WINDOW, "tie_word_embeddings": True, "hidden_size_per_layer_input": 0},
@@ -174,6 +174,21 @@ FAMILY_CASES = (
         },
     ),
     FamilyCase("gemma4_values", "gemma4_text", {**_GEMMA_4, "global_head_dim": 24}),
+    FamilyCase(
+        "lfm2",
+        "lfm2",
+        {
+            **{"num_hidden_layers": 5, "layer_types": [_CONV, _CONV, _FULL, _CONV, _FULL], "conv_L_cache": 3},
+            **{"block_multiple_of": 4, "block_ffn_dim_multiplier": 1.5, "tie_word_embeddings": True, "norm_eps": 1e-2},
+        },
+    ),
+    FamilyCase(
+        "lfm2_bias",
+        "lfm2",
+        {
+            **{"full_attn_idxs": [0, 2], "conv_L_cache": 4, "conv_bias": True, "block_auto_adjust_ff_dim": False},
+        },
+    ),
     FamilyCase("olmo2", "olmo2", {"pad_token_id": None}),
     FamilyCase("olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": WINDOW, "pad_token_id": None}),
     FamilyCase("granite", "granite", _GRANITE),

@@ -27,7 +27,7 @@ from tests.tolerances import SAME_MODEL_ATOL, SAME_TOKENS_OTHER_STEPS_ATOL
 PAGE_SIZE = 4
 # In no order and not from the first on, so that a page's number and its position differ.
 PAGES = np.random.RandomState(3).permutation(16)[:12].astype(np.int32)
-LAYOUT = CacheLayout(num_pages=16, page_size=PAGE_SIZE)
+LAYOUT = CacheLayout(num_pages=16, page_size=PAGE_SIZE, num_states=3)
 
 
 def bare_tensors(model_type: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

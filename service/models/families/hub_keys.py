@@ -218,6 +218,35 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
     ),
     "idefics3": _IDEFICS,
     "idefics3_vision": _IDEFICS_VISION,
+    "lfm2": FamilyKeys(
+        {
+            **{key: value for key, value in _DECODER.items() if key not in ("rms_norm_eps", "hidden_act")},
+            **{"vocab_size": 65_536, "hidden_size": 2560, "intermediate_size": 12_288, "num_key_value_heads": 8},
+            **{"max_position_embeddings": 128_000, "norm_eps": 1e-5, "tie_word_embeddings": True, "conv_bias": False},
+            **{"conv_L_cache": 3, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0},
+            **{"block_auto_adjust_ff_dim": True, "full_attn_idxs": None, "layer_types": None},
+        },
+        unused=(
+            *(
+                "tie_embedding",
+                "block_ff_dim",
+                "block_dim",
+                "block_mlp_init_scale",
+                "block_norm_eps",
+                "block_out_init_scale",
+            ),
+            *(
+                "block_use_*",
+                "conv_dim*",
+                "conv_use_xavier_init",
+                "num_heads",
+                "use_pos_enc",
+                "theta",
+                "rms_norm_eps",
+                "hidden_act",
+            ),
+        ),
+    ),
     "llama": FamilyKeys({**_DECODER, **_BIASES}, unused=("pretraining_tp",)),
     "ministral": FamilyKeys({**_MISTRAL, "sliding_window": 4096, "layer_types": None}),
     "ministral3": FamilyKeys(

@@ -93,6 +93,22 @@ def test_a_model_with_another_kind_of_cache_is_refused_with_the_reason(model_typ
         read_config("m", {"model_type": model_type})
 
 
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"conv_L_cache": 1}, "keeps no state"),
+        ({"conv_L_cache": 0}, "conv_L_cache is 0"),
+        ({"layer_types": ["conv"] * 5}, "names no full_attention"),
+        ({"layer_types": ["conv", "mamba", "conv", "conv", "full_attention"]}, "must name full_attention or conv"),
+        ({"full_attn_idxs": [7], "layer_types": None}, "full_attn_idxs must hold numbers of layers below 5"),
+    ],
+)
+def test_a_convolution_of_lfm2_that_is_none_is_refused_by_name(values, reason):
+    case = next(case for case in FAMILY_CASES if case.name == "lfm2")
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("m", {**case.hub_config, **values})
+
+
 def test_code_of_a_checkpoint_is_never_run():
     values = {"model_type": "mine", "auto_map": {"AutoModelForCausalLM": "modeling_mine.Mine"}}
     with pytest.raises(
