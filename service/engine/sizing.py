@@ -164,15 +164,8 @@ def _fit_pages(
         most_pages = min(most_pages, model.max_positions // page_size)
     pages_apart = [min(_pages_apart(w, num_windows, page_size, step_tokens), most_pages) for w, _ in apart]
     bytes_apart = sum(page_size * b * n for (_, b), n in zip(apart, pages_apart, strict=True))
-    num_running = _num_running(
-        model,
-        page_bytes=page_bytes,
-        free_bytes=free_bytes - bytes_apart,
-        context=context,
-        max_num_seqs=max_num_seqs,
-        page_size=page_size,
-    )
-    states = STATES_PER_SLOT * num_running
+    usual_bytes = page_bytes * math.ceil(min(context, USUAL_CONTEXT) / page_size)
+    states = STATES_PER_SLOT * _num_running(model, free_bytes - bytes_apart, usual_bytes, max_num_seqs)
     interval = _state_interval(model, row_tokens)
     bytes_apart += states * model.state_bytes
     whole_bytes = page_bytes + math.ceil(page_size * model.state_bytes / interval)  # of a page, and of snapshots in it
@@ -215,17 +208,14 @@ def _fit_pages(
     )
 
 
-def _num_running(
-    model: ModelSize, *, page_bytes: int, free_bytes: int, context: int, max_num_seqs: int, page_size: int
-) -> int:
+def _num_running(model: ModelSize, free_bytes: int, usual_bytes: int, max_num_seqs: int) -> int:
     """Return for how many sequences there are slots of states: as many as fit with all their pages; others wait.
 
     Each has a slot for its state, and one for that of the prefix that it was found at or will be.
     """
     if model.state_bytes == 0:
         return 0
-    whole = page_bytes * math.ceil(min(context, USUAL_CONTEXT) / page_size)
-    return max(1, min(free_bytes // (whole + STATES_PER_SLOT * model.state_bytes), max_num_seqs))
+    return max(1, min(free_bytes // (usual_bytes + STATES_PER_SLOT * model.state_bytes), max_num_seqs))
 
 
 def _state_interval(model: ModelSize, row_tokens: int) -> int:

@@ -240,7 +240,7 @@ def _gated_delta(delta: GatedDelta, ours: str, theirs: str, embed: int, names: T
     yield WeightSpec(ours + "taps", ("key_head", "head_channel", "tap"), shape, taps, concat_axis=1)
     for name, tensor in (("decay", names.state_decay), ("decay_bias", names.state_decay_bias)):
         source = TensorSource(f"{theirs}{tensor}", (delta.num_value_heads,), (heads, group))
-        yield WeightSpec(ours + name, ("key_head", "group"), (heads, group), (source,))
+        yield WeightSpec(ours + name, ("key_head", "group"), (heads, group), (source,), is_finite=True)
     yield _plain(ours + "state_norm", ("value_dim",), (delta.value_dim,), f"{theirs}{names.state_norm}.weight")
     yield _product(ours + "state_out", ("embed", "heads"), (embed, results), f"{theirs}{names.state_out}.weight")
 

@@ -40,6 +40,7 @@ FAMILIES = {
     "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    **dict.fromkeys(("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"), "qwen3_5"),
     "qwen3_moe": "qwen3_moe",
     "qwen3_vl": "qwen3_vl",
     "smollm3": "smollm3",
@@ -54,7 +55,6 @@ _RECURRENT = "its recurrent layers keep a state instead of keys and values, and 
 _LATENT = "its attention caches one latent vector for all heads, which no attention kernel here takes"
 REFUSED = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
-    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _RECURRENT),
     **dict.fromkeys(("bamba", "falcon_h1", "falcon_mamba", "jamba", "mamba", "mamba2"), _RECURRENT),
     **dict.fromkeys(("nemotron_h", "recurrent_gemma", "rwkv", "zamba", "zamba2"), _RECURRENT),
     "gpt2_hyena": "its convolutions see the whole text, and no cache exists for them",

@@ -93,7 +93,13 @@ def check_same(found, expected, atol=SAME_MODEL_ATOL):
         np.testing.assert_allclose(logprobs_of(events), logprobs_of(own), atol=atol, rtol=0)
 
 
-CASES = [("lfm2", None), pytest.param("lfm2_bias", np.dtype(np.int8), marks=pytest.mark.grid)]
+CASES = [
+    ("lfm2", None),
+    ("qwen3_5", None),
+    pytest.param("qwen3_next", None, marks=pytest.mark.grid),
+    pytest.param("qwen3_5_moe", np.dtype(np.int8), marks=pytest.mark.grid),
+    pytest.param("lfm2_bias", np.dtype(np.int8), marks=pytest.mark.grid),
+]
 
 
 @pytest.mark.parametrize(("name", "kv_dtype"), CASES)
@@ -116,7 +122,7 @@ def test_tokens_are_those_of_a_sequence_alone_among_others_after_a_preemption_an
     assert metrics.value("levserve_num_preemptions_total") > 0
 
 
-@pytest.mark.parametrize("name", ["lfm2"])
+@pytest.mark.parametrize("name", ["lfm2", pytest.param("qwen3_5", marks=pytest.mark.grid)])
 def test_a_slot_that_holds_nan_is_as_good_as_any(name, tmp_path, start_engine):
     expected = run(start_engine(runner_of(name, tmp_path), shapes=SHAPES), *requests())
     runner = runner_of(name, tmp_path, has_nans=True)
@@ -124,7 +130,8 @@ def test_a_slot_that_holds_nan_is_as_good_as_any(name, tmp_path, start_engine):
 
 
 @pytest.mark.grid
-def test_a_decode_step_of_one_program_keeps_the_same_states(tmp_path, start_engine):
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5"])
+def test_a_decode_step_of_one_program_keeps_the_same_states(name, tmp_path, start_engine):
     whole = replace(SHAPES, has_whole_steps=True, skips_padding=False)
-    expected = run(start_engine(runner_of("lfm2", tmp_path), shapes=SHAPES), *requests())
-    check_same(run(start_engine(runner_of("lfm2", tmp_path, whole), shapes=whole), *requests()), expected)
+    expected = run(start_engine(runner_of(name, tmp_path), shapes=SHAPES), *requests())
+    check_same(run(start_engine(runner_of(name, tmp_path, whole), shapes=whole), *requests()), expected)

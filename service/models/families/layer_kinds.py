@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from service.models.config import HubConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-CONVOLUTION = "conv"
-FORMER_KINDS = {"attention": FULL, "mamba": "linear_attention"}  # and their names of today
+CONVOLUTION, LINEAR = "conv", "linear_attention"
+FORMER_KINDS = {"attention": FULL, "mamba": LINEAR}  # and their names of today
 
 
 def read_layer_kinds(

@@ -81,6 +81,7 @@ FAMILY_ROPES: Mapping[str, FamilyRope] = {
     ),
     "olmo3": FamilyRope(kinds={FULL: ("rope_theta", 500_000.0), SLIDING: ("rope_theta", 500_000.0)}),
     "phi3": FamilyRope(partial=1.0, has_su=True),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), FamilyRope(partial=0.25)),
     "qwen3_vl_text": FamilyRope(500_000.0, has_sections=True),
     "smollm3": FamilyRope(2_000_000.0),
 }

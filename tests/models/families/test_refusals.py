@@ -85,7 +85,7 @@ def test_a_list_of_factors_of_the_wrong_length_is_refused():
         ("deepseek_v3", "latent vector"),
         ("gpt2_hyena", "convolutions"),
         ("mamba2", "recurrent"),
-        ("qwen3_5", "recurrent"),
+        ("bamba", "recurrent"),
     ],
 )
 def test_a_model_with_another_kind_of_cache_is_refused_with_the_reason(model_type, reason):
@@ -107,6 +107,34 @@ def test_a_convolution_of_lfm2_that_is_none_is_refused_by_name(values, reason):
     case = next(case for case in FAMILY_CASES if case.name == "lfm2")
     with pytest.raises(UnsupportedModel, match=reason):
         read_config("m", {**case.hub_config, **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"linear_num_value_heads": 5}, "linear_num_value_heads = 5 is not a multiple of linear_num_key_heads = 2"),
+        ({"linear_num_key_heads": 0}, "linear_num_key_heads is 0"),
+        ({"linear_key_head_dim": -8}, "linear_key_head_dim is -8"),
+        ({"linear_value_head_dim": 0}, "linear_value_head_dim is 0"),
+        ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim is 0"),
+        ({"linear_conv_kernel_dim": 1}, "keeps no state"),
+        ({"attn_output_gate": False}, "attn_output_gate = False is not served"),
+        ({"hidden_act": "relu"}, "hidden_act = 'relu' is not served"),
+        ({"layer_types": ["linear_attention"] * 4}, "names no full_attention"),
+        ({"layer_types": ["linear_attention"] * 3}, "for each of 4 layers"),
+    ],
+)
+def test_heads_of_qwen_3_5_that_contradict_each_other_are_refused_by_name(values, reason):
+    case = next(case for case in FAMILY_CASES if case.name == "qwen3_5")
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("m", {**case.hub_config, **values})
+
+
+def test_states_are_kept_in_float32_whatever_a_file_says(caplog):
+    case = next(case for case in FAMILY_CASES if case.name == "qwen3_5")
+    config = read_config("m", {**case.hub_config, "mamba_ssm_dtype": "bfloat16"})
+    assert config == read_config("m", case.hub_config)
+    assert "states are kept in float32" in caplog.text
 
 
 def test_code_of_a_checkpoint_is_never_run():
