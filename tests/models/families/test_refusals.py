@@ -84,8 +84,15 @@ def test_a_list_of_factors_of_the_wrong_length_is_refused():
         ("deepseek_v2", "latent vector"),
         ("deepseek_v3", "latent vector"),
         ("gpt2_hyena", "convolutions"),
-        ("mamba2", "recurrent"),
-        ("bamba", "recurrent"),
+        ("mamba2", "another recurrence"),
+        ("jamba", "another recurrence"),
+        ("zamba2", "shared"),
+        ("rwkv", "a recurrence of their own"),
+        ("kimi_linear", "decay by channel"),
+        ("glm_moe_dsa", "by an index"),
+        ("mistral4", "latent vector"),
+        ("gemma3n", "four streams"),
+        ("gemma4_assistant", "drafts for another model"),
     ],
 )
 def test_a_model_with_another_kind_of_cache_is_refused_with_the_reason(model_type, reason):
