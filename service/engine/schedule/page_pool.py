@@ -111,6 +111,12 @@ class PagePool:
                     del self._evictable[page]
                     self._free.append(page)
 
+    def demote(self, key: bytes) -> None:
+        """Make the page of a key the first to be evicted, unless it is held."""
+        page = self._page_of.get(key)
+        if page in self._evictable:
+            self._evictable.move_to_end(page, last=False)
+
     def give_up(self, page: int) -> None:
         """Release a page that is of less use to others than those released before: it is the first to be evicted."""
         self.release([page])

@@ -36,6 +36,7 @@ class SequenceStates:
         """
         self.pool = PagePool(shapes.num_states)
         self._interval, self._row_tokens, self._page_size = shapes.interval, row_tokens, page_size
+        self._of_answers: dict[int, bytes] = {}  # slots that were left while decoding, each with its key then
         self.held: list[int] = []  # that the latest plan reads, or writes and nobody goes on from
 
     def begin_plan(self) -> None:
@@ -58,8 +59,11 @@ class SequenceStates:
             num_found: leading pages that others have computed: where their texts part, a later one will go on.
         """
         if num_pages:
-            [sequence.state] = slots = self.pool.find([sequence.page_keys[num_pages - 1]])
+            key = sequence.page_keys[num_pages - 1]
+            [sequence.state] = slots = self.pool.find([key])
             self.pool.share(slots)
+            if self._of_answers.get(sequence.state) == key:
+                sequence.latest_kept = num_pages * self._page_size
         sequence.parting = num_found * self._page_size // self._row_tokens * self._row_tokens
 
     def can_admit(self, running: Iterable[Sequence]) -> bool:
@@ -124,15 +128,21 @@ class SequenceStates:
         self.pool.forget(sequence.page_keys)
 
     def _keep_latest(self, sequence: Sequence) -> None:
-        """Make the state of a sequence findable if a row ends there, and give up the one before that decoding left."""
+        """Make the state of a sequence findable if a row ends there, in place of the one that decoding left before.
+
+        That of the turn before may be wanted once more, for another question, but less than any other.
+        """
         end = sequence.num_computed
         is_end = end > 0 and end % self._row_tokens == 0 and end // self._page_size <= len(sequence.page_keys)
         has_failed = sequence.finish_reason is FinishReason.ERROR
         if not is_end or has_failed or self.pool.is_registered(sequence.state):
             return
-        self.pool.register(sequence.state, self._key(sequence, end))
-        before = sequence.latest_kept
-        if before and before % self._interval:
+        key, before = self._key(sequence, end), sequence.latest_kept
+        self.pool.register(sequence.state, key)
+        self._of_answers[sequence.state] = key
+        if before and before <= sequence.prompt_len:
+            self.pool.demote(self._key(sequence, before))
+        elif before and before % self._interval:
             self.pool.forget([self._key(sequence, before)])
         sequence.latest_kept = end
 

@@ -96,7 +96,7 @@ def read_decoder(
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
-    given = {"has_tied_embeddings": config.flag("tie_word_embeddings")} | options
+    given: dict[str, Any] = {"has_tied_embeddings": config.flag("tie_word_embeddings")} | options
     if "final_norm" not in given:
         given["final_norm"] = read_norm(config)
     return DecoderConfig(

@@ -105,3 +105,41 @@ def test_the_third_user_of_a_beginning_finds_where_the_first_two_parted():
         cached.append(sequence.num_cached_tokens)
         assert sequence.output_ids == expected(device.shapes, text, 2)
     assert cached == [0, 0, 40, 40]
+
+
+def conversations(num_spare: int, *, seed: int) -> list[tuple[int, int, int]]:
+    """Run eight conversations of six turns, with slots for one sequence that runs and so many more.
+
+    Returns:
+        the conversation, the tokens that were found, and those of its last row's end before, of each turn.
+    """
+    rng = random.Random(seed)
+    shapes = window_shapes(context=1024, num_pages=8 * 600 // 4, states=StateShapes(2 + num_spare, 1024))
+    scheduler, device = begin(shapes)
+    texts = [[(31 * number + 7) % 97] for number in range(8)]
+    turns = [number for number in range(8) for _ in range(6)]
+    # Most turns follow soon after the one before.
+    turns.sort(key=lambda number: number + rng.uniform(0, 3))
+    found = []
+    for number in turns:
+        kept = len(texts[number]) // 8 * 8 if len(texts[number]) > 1 else 0
+        texts[number] += [rng.randrange(97) for _ in range(70)]
+        sequence = scheduler.add(request_of("turn", texts[number], 30))
+        run_out(scheduler, device)
+        assert sequence.output_ids == expected(shapes, texts[number], 30)
+        texts[number] += sequence.output_ids
+        found.append((number, sequence.num_cached_tokens, kept))
+    return found
+
+
+@pytest.mark.parametrize("num_spare", [6, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_conversations_find_what_an_oracle_would_have_kept(seed, num_spare):
+    """It keeps the last state of each of the latest conversations, and that of the prompt before it: two slots each."""
+    latest, wanted, total = [], 0, 0
+    for number, num_cached, kept in conversations(num_spare, seed=seed):
+        wanted += kept if number in latest else 0
+        total += num_cached
+        latest = [number, *(other for other in latest if other != number)][: num_spare // 2]
+    assert wanted > 4000
+    assert total >= 0.9 * wanted
