@@ -6,6 +6,9 @@ SAME_MODEL_ATOL = 1e-4
 # One implementation fed in other chunks: the same sums, tiled otherwise.
 SAME_TOKENS_OTHER_STEPS_ATOL = 1e-5
 
+# One recurrence in rows and token by token: a state that is summed otherwise, and layers after it that inherit it.
+SAME_RECURRENCE_OTHER_STEPS_ATOL = 5e-5
+
 # One attention in two layouts: the same float32 products in another order, values of standard deviation 1.
 SAME_ATTENTION_ATOL = 2e-6
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, UInt
 from service.engine.limits import MAX_ATTENTION_HEADS
 from service.engine.request import PlacedMedium, Request, Sampling
 from service.engine.schedule.plan import Plan, PlannedSequence
+from service.engine.schedule.sequence import NO_STATE
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
 from service.engine.steps.inputs import (
     NO_TOKEN,
@@ -28,6 +29,7 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.keys import Sampler
 from service.engine.token_mask import ALL_ALLOWED
+from service.kernels.paging import STATE_BEFORE, ZERO_STATE
 
 
 class Target(NamedTuple):
@@ -71,6 +73,7 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
         slot = planned.slot
         inputs.starts[slot], inputs.num_tokens[slot], inputs.places[slot] = planned.start, 1, slot
         _pack_pages(inputs, slot, planned, planned.start, shapes)
+        _pack_state(inputs, slot, planned, planned.start, planned.start + 1)
         if inputs.adapters is not None:
             inputs.adapters[slot] = planned.sequence.adapter_slot
     if any(planned.rows for planned in prompts):
@@ -113,6 +116,7 @@ def _pack_rows(
         inputs.row_starts[row], inputs.row_tokens[row] = start, end - start
         inputs.token_ids[row, : end - start] = planned.token_ids[start - planned.start : end - planned.start]
         _pack_pages(inputs, bucket.num_seqs + row, planned, start, shapes)
+        _pack_state(inputs, bucket.num_seqs + row, planned, start, end)
         if inputs.media_rows is not None and shapes.media is not None:
             inputs.media_rows[row, : end - start] = _numbers_of_rows(planned, start, end, shapes.media.place_rows)
         if inputs.row_adapters is not None:
@@ -137,6 +141,18 @@ def _pack_pages(inputs: StepInputs, row: int, planned: PlannedSequence, start: i
         pages = pages[: shape.table_pages]
         table = inputs.windows[shape.window][row]
         table[0], table[1 : 1 + len(pages)] = base, pages
+
+
+def _pack_state(inputs: StepInputs, row: int, planned: PlannedSequence, start: int, end: int) -> None:
+    """Lay out the slots of the state of a sequence before and after its tokens from `start` to `end`."""
+    if inputs.states is None:
+        return
+    assert planned.state is not None, "a step of a model whose layers keep states plans them"
+    first = ZERO_STATE if planned.state.reads == NO_STATE else planned.state.reads
+    inputs.states[0, row] = first if start == planned.start else STATE_BEFORE
+    for position, slot in planned.state.writes:
+        if position == end:
+            inputs.states[1, row] = slot
 
 
 def _numbers_of_rows(planned: PlannedSequence, start: int, end: int, place_rows: int) -> Int[np.ndarray, " token"]:

@@ -52,6 +52,7 @@ class Engine(DeviceThread):
             encoder_parts=shapes.encoder_parts,
             adapter_slots=0 if shapes.adapters is None else shapes.adapters.num_slots,
             windows=shapes.windows,
+            states=shapes.states,
         )
         super().__init__(Loop(self._scheduler, runner, metrics, (turns or DeviceTurns()).join()), on_failure)
         self._background: set[str] = set()  # the open requests of batches

@@ -97,6 +97,14 @@ class WindowShapes:
 
 
 @dataclass(frozen=True)
+class StateShapes:
+    """The slots of the states of recurrent layers: of running sequences, and of prefixes that can be found."""
+
+    num_states: int
+    interval: int  # positions between two that a long prompt leaves findable, a multiple of a row's
+
+
+@dataclass(frozen=True)
 class EngineShapes:
     """How much can run at once, and the shapes in which it runs."""
 
@@ -117,6 +125,7 @@ class EngineShapes:
     media: RowShapes | None = None  # of a model that takes an encoder's rows for tokens
     adapters: AdapterShapes | None = None  # the slots of adapters; None without any
     windows: tuple[WindowShapes, ...] = ()  # of layers whose pages are apart
+    states: StateShapes | None = None  # of a model whose layers keep states
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -134,7 +143,10 @@ class EngineShapes:
     @property
     def layout(self) -> CacheLayout:
         """How much cache a model lays out."""
-        return CacheLayout(self.num_pages, self.page_size, tuple((w.window, w.num_pages) for w in self.windows))
+        windows = tuple((w.window, w.num_pages) for w in self.windows)
+        return CacheLayout(
+            self.num_pages, self.page_size, windows, 0 if self.states is None else self.states.num_states
+        )
 
     @property
     def max_pages(self) -> int:

@@ -12,6 +12,7 @@ from service.engine.shapes import (
     EngineShapes,
     MemoryShapes,
     RowShapes,
+    StateShapes,
     WindowShapes,
     step_pages,
     window_pages,
@@ -31,6 +32,8 @@ TABLE_ENTRY_BYTES = 4
 # Every kernel divides the positions of a table into parts whose length this is a multiple of.
 TABLE_ALIGN = 512  # positions
 USUAL_CONTEXT = 8192  # tokens of a sequence, of which as many fit as there are pages of windows for
+STATES_PER_SLOT = 2  # of layers that keep states, for each sequence that runs
+SNAPSHOT_PART = 8  # the states that long prompts leave findable take one part of so many beside the pages
 WINDOWS_PER_SLOT = 2  # at least: one of a sequence that runs, and one of a sequence that may be found again
 
 
@@ -53,6 +56,7 @@ class ModelSize:
     media_bytes: int = 0  # of these rows
     adapters: AdapterShapes | None = None  # whose slots are part of the weights
     window_bytes_per_token: tuple[tuple[int, int], ...] = ()  # of the layers with each sliding window, of one position
+    state_bytes: int = 0  # of the states of one sequence, of layers that keep some
 
 
 def fit_engine(
@@ -123,7 +127,8 @@ def engine_bytes(model: ModelSize, shapes: EngineShapes) -> int:
         + sum(apart.get(window, shapes.num_pages) * size for window, size in model.window_bytes_per_token)
     )
     work_bytes = _work_bytes(model.vocab_size, shapes.num_slots, shapes.max_prefill_tokens)
-    return model.weights_bytes + model.media_bytes + pages_bytes + work_bytes
+    states_bytes = 0 if shapes.states is None else shapes.states.num_states * model.state_bytes
+    return model.weights_bytes + model.media_bytes + pages_bytes + states_bytes + work_bytes
 
 
 def _fit_pages(
@@ -159,7 +164,12 @@ def _fit_pages(
         most_pages = min(most_pages, model.max_positions // page_size)
     pages_apart = [min(_pages_apart(w, num_windows, page_size, step_tokens), most_pages) for w, _ in apart]
     bytes_apart = sum(page_size * b * n for (_, b), n in zip(apart, pages_apart, strict=True))
-    num_pages = max(free_bytes - bytes_apart, 0) // page_bytes if page_bytes else most_pages
+    usual_bytes = page_bytes * math.ceil(min(context, USUAL_CONTEXT) / page_size)
+    states = STATES_PER_SLOT * _num_running(model, free_bytes - bytes_apart, usual_bytes, max_num_seqs)
+    interval = _state_interval(model, row_tokens)
+    bytes_apart += states * model.state_bytes
+    whole_bytes = page_bytes + math.ceil(page_size * model.state_bytes / interval)  # of a page, and of snapshots in it
+    num_pages = max(free_bytes - bytes_apart, 0) // whole_bytes if whole_bytes else most_pages
     if model.max_positions is not None:
         num_pages = min(num_pages, model.max_positions // page_size)
     shortest = min(context if max_model_len else SMALLEST_CONTEXT, context)
@@ -167,7 +177,7 @@ def _fit_pages(
     fewest_pages = math.ceil(shortest / page_size) + memory_pages
     if num_pages < fewest_pages:
         raise DoesNotFit(
-            needed_bytes=memory_bytes - free_bytes + bytes_apart + fewest_pages * page_bytes,
+            needed_bytes=memory_bytes - free_bytes + bytes_apart + fewest_pages * whole_bytes,
             available_bytes=memory_bytes,
             remedy="Set MAX_MODEL_LEN or MAX_NUM_SEQS lower, DTYPE to bfloat16, or take more or larger devices.",
         )
@@ -175,9 +185,10 @@ def _fit_pages(
     context = min(context, (num_pages - memory_pages) * page_size)
     ahead = model.media.place_rows if model.media is not None and model.media.is_whole else 0
     pages_in_use = max_num_seqs * (math.ceil(context / page_size) + memory_pages)  # more pages would never be used
+    num_pages = min(num_pages, pages_in_use)
     return EngineShapes(
         num_slots=max_num_seqs,
-        num_pages=min(num_pages, pages_in_use),
+        num_pages=num_pages,
         page_size=page_size,
         max_model_len=context,
         max_prefill_tokens=max_prefill_tokens,
@@ -192,8 +203,25 @@ def _fit_pages(
             WindowShapes(w, n, _table_pages(w, row_tokens, ahead, page_size, context), TABLE_ALIGN)
             for (w, _), n in zip(apart, pages_apart, strict=True)
         ),
+        states=StateShapes(states + num_pages * page_size // interval, interval) if states else None,
         **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )
+
+
+def _num_running(model: ModelSize, free_bytes: int, usual_bytes: int, max_num_seqs: int) -> int:
+    """Return for how many sequences there are slots of states: as many as fit with all their pages; others wait.
+
+    Each has a slot for its state, and one for that of the prefix that it was found at or will be.
+    """
+    if model.state_bytes == 0:
+        return 0
+    return max(1, min(free_bytes // (usual_bytes + STATES_PER_SLOT * model.state_bytes), max_num_seqs))
+
+
+def _state_interval(model: ModelSize, row_tokens: int) -> int:
+    """Return after how many positions of a long prompt its state is kept: it takes a part of the pages' bytes."""
+    kv_bytes = model.kv_bytes_per_token + sum(size for _, size in model.window_bytes_per_token)
+    return row_tokens * max(1, math.ceil(SNAPSHOT_PART * model.state_bytes / max(kv_bytes * row_tokens, 1)))
 
 
 def _num_windows(

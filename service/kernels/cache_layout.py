@@ -10,6 +10,7 @@ class CacheLayout:
     num_pages: int
     page_size: int  # token positions of one page
     windows: tuple[tuple[int, int], ...] = ()  # of layers whose pages are apart, the window and the number of pages
+    num_states: int = 0  # slots of the states of recurrent layers
 
     def of(self, window: int | None) -> "CacheLayout":
         """Return the layout of the layers with a sliding window, or without one."""

@@ -22,6 +22,17 @@ class Runs(NamedTuple):
     end: Int[Array, "seq page"]  # one past the last token; at most `first` if there are none
 
 
+ZERO_STATE = -1  # in place of the slot that a state is read from: it begins with zeros
+STATE_BEFORE = -2  # the same: it goes on where the row before this one ended
+
+
+class StateSlots(NamedTuple):
+    """The slots of recurrent states, for each sequence of a step. No step writes a slot twice."""
+
+    reads: Int[Array, " seq"]  # of the state before the first token; ZERO_STATE, or of a row STATE_BEFORE
+    writes: Int[Array, " seq"]  # for the state after the last token; one behind the last slot drops it
+
+
 class Paging(NamedTuple):
     """The sequences of a step and the locations of their tokens. A padded sequence has 0 tokens.
 
@@ -33,6 +44,7 @@ class Paging(NamedTuple):
     num_tokens: Int[Array, " seq"]  # tokens in this step; the rest of the width is padding
     page_table: Int[Array, "seq page"]  # page ids in the order of positions; entries past the end are never read
     ahead: Int[Array, "seq token"] | None = None  # positions after its own that each token sees; None for none
+    states: StateSlots | None = None  # of a model whose layers keep states
 
     def positions(self, width: int) -> Int[Array, "seq token"]:
         """Return the position of each of `width` tokens of each sequence."""
@@ -91,6 +103,12 @@ class Regions(NamedTuple):
             self.decodes._replace(page_table=page_table[:num_decodes]),
             self.prompts._replace(page_table=page_table[num_decodes:]),
         )
+
+    def with_states(self, states: Int[Array, "2 seq"]) -> "Regions":
+        """Return the same tokens with the slots of their states: what is read, then what is written."""
+        num_decodes = len(self.decodes.start)
+        of_decodes, of_rows = StateSlots(*states[:, :num_decodes]), StateSlots(*states[:, num_decodes:])
+        return Regions(self.decodes._replace(states=of_decodes), self.prompts._replace(states=of_rows))
 
     def in_window(self, table: Int[Array, "seq base_and_page"]) -> "Regions":
         """Return the same tokens in the pages that a window needs, as if each sequence began at a position of its own.

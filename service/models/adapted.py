@@ -5,7 +5,18 @@ from collections.abc import Iterable, Mapping
 from service.models.weight_spec import TensorSource, WeightSpec
 
 # Weights of attention and of dense feed-forwards. Embeddings, heads, routers and experts are not adapted.
-LINEAR = ("qkv", "output", "gate_up", "up", "down", "memory_query", "memory_key_value", "memory_output")
+LINEAR = (
+    "qkv",
+    "output",
+    "gate_up",
+    "up",
+    "down",
+    "memory_query",
+    "memory_key_value",
+    "memory_output",
+    "state_in",
+    "state_out",
+)
 LAYERS = ("layers.", "encoder.layers.")
 SUFFIX = ".weight"
 

@@ -50,10 +50,13 @@ class StepAttention:
             qkv = self._qkv(x, weights)
             if description.has_bias:
                 qkv = qkv + _bias(description, weights)
-        group = description.group_size
-        query = qkv.slice("qkv_group", "group", start=0, length=group)
-        own_keys = None if description.shares_cache else qkv["qkv_group", group]
-        value = qkv["qkv_group", group + 1] if description.has_values and own_keys is not None else own_keys
+        group, rows, gates = description.group_size, description.query_rows, None
+        query = qkv.slice("qkv_group", "group", start=0, length=rows)
+        if description.has_wide_gates:  # each head's query, then its gate
+            pairs = query.unflatten_axis("group", {"group": group, "gate": 2})
+            query, gates = pairs["gate", 0], pairs["gate", 1]
+        own_keys = None if description.shares_cache else qkv["qkv_group", rows]
+        value = qkv["qkv_group", rows + 1] if description.has_values and own_keys is not None else own_keys
         query, key = self._normalized(query, own_keys, description, weights)
         if rotation is not None:
             with jax.named_scope("rope"):
@@ -82,6 +85,9 @@ class StepAttention:
             attended = without_own_value(attended, heads[2])
         if description.has_gates:
             attended = gated_heads(attended, x.rearrange(("token", "embed")).array, weights["head_gates"].array)
+        if gates is not None:
+            by_element = gates.rearrange(("token", "kv_head", "group", "head_dim")).array
+            attended = attended * jax.nn.sigmoid(by_element.astype(jnp.float32)).astype(attended.dtype)
         merged = hax.named(attended.reshape(len(attended), -1), ("token", "heads"))
         with jax.named_scope("output"):
             out = self.multiply.constrained(self.multiply(merged, weights, "output", ("heads",)))
@@ -185,9 +191,9 @@ def _bias(description: Attention, weights: NamedWeights) -> NamedArray:
     bias = weights["qkv_bias"]
     if description.has_key_bias:
         return bias
-    group = description.group_size
-    queries = bias.slice("qkv_group", start=0, length=group)
-    values = bias.slice("qkv_group", start=group, length=1)
+    rows = description.query_rows
+    queries = bias.slice("qkv_group", start=0, length=rows)
+    values = bias.slice("qkv_group", start=rows, length=1)
     return hax.concatenate("qkv_group", [queries, hax.zeros_like(values), values])
 
 

@@ -64,6 +64,7 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
         for number in group.layers:
             layer, prefix = self.config.layers[number], f"{ENCODER_PREFIX}layers.{number}."
             own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
+            assert layer.attention is not None, "the layers of an encoder keep no state"
             inside = normalized(x, layer.attention_norm, own, "attention_norm")
             x = x + self._attended(inside, layer.attention, own, multiply, places)
             inside = normalized(x, layer.mlp_norm, own, "mlp_norm")

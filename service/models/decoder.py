@@ -26,7 +26,7 @@ from service.kernels.sharded import ShardedAttention
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, weight_parts
 from service.models.attention import MemoryAttention, StepAttention
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder, SpeechEncoder
+from service.models.description import DecoderConfig, ImageEncoder, Layer, PatchEncoder, SpeechEncoder
 from service.models.feed_forward import feed_forward, of_layer_input, with_experts_beside
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
 from service.models.layer_groups import decoder_groups
@@ -34,6 +34,7 @@ from service.models.multiply import Multiply, NamedWeights, TokenAdapters
 from service.models.norm import normalized
 from service.models.patches import PatchEncoding
 from service.models.quantization import Quantization, scale_name
+from service.models.recurrent import StepState, initial_state
 from service.models.rope import RopeConfig
 from service.models.rotation import Rotation
 from service.models.speech import SpeechEncoding
@@ -120,15 +121,17 @@ class Decoder:
     def initial_cache(self, layout: CacheLayout, group: LayerGroup) -> Cache:
         """Return a layer group's empty cache: that of each of its layers; of layers that share others' none."""
         own_layers = () if group.shared else group.layers
-        attentions = (self.config.layers[number].attention for number in own_layers)
-        return tuple(
-            self._kernel.initial_cache(
-                layout.of(attention.window),
-                num_kv_heads=attention.num_kv_heads,
-                head_dim=attention.head_dim,
-                dtype=self.dtype if self.kv_dtype is None else self.kv_dtype,
-            )
-            for attention in attentions
+        return tuple(self._layer_cache(layout, self.config.layers[number]) for number in own_layers)
+
+    def _layer_cache(self, layout: CacheLayout, layer: Layer) -> Cache:
+        if layer.state is not None:
+            return initial_state(layer.state, layout.num_states, self.dtype)
+        assert layer.attention is not None, "a layer attends or keeps a state"
+        return self._kernel.initial_cache(
+            layout.of(layer.attention.window),
+            num_kv_heads=layer.attention.num_kv_heads,
+            head_dim=layer.attention.head_dim,
+            dtype=self.dtype if self.kv_dtype is None else self.kv_dtype,
         )
 
     def embed(
@@ -214,12 +217,17 @@ class Decoder:
             if inputs.adapters is not None:
                 of_layer = {key.removeprefix(prefix): value for key, value in parts.items() if key.startswith(prefix)}
                 multiply = replace(step_multiply, adapters=TokenAdapters(inputs.adapters, of_layer))
-            attend = StepAttention(multiply, self._kernel, inputs.regions_of(layer.attention.window))
-            rope = layer.attention.rotation
-            rotation = None if rope is None else inputs.rotation[self.config.rotations.index(rope)]
-            layer_cache = of_windows[layer.attention.window or 0] if group.shared else cache[index]
             x = normalized(hidden, layer.attention_norm, own, "attention_norm")
-            attended, new_layer_cache = attend(x, layer.attention, own, layer_cache, rotation)
+            if layer.state is not None:
+                run_state = StepState(multiply, inputs.regions, self.mesh is None or self.mesh.is_host)
+                attended, new_layer_cache = run_state(x, layer.state, own, cache[index])
+            else:
+                assert layer.attention is not None, "a layer attends or keeps a state"
+                attend = StepAttention(multiply, self._kernel, inputs.regions_of(layer.attention.window))
+                rope = layer.attention.rotation
+                rotation = None if rope is None else inputs.rotation[self.config.rotations.index(rope)]
+                layer_cache = of_windows[layer.attention.window or 0] if group.shared else cache[index]
+                attended, new_layer_cache = attend(x, layer.attention, own, layer_cache, rotation)
             added = normalized(attended, layer.attention_post_norm, own, "attention_post_norm")
             hidden = hidden + _scaled(added, layer.residual_multiplier)
             if layer.memory_attention is not None:

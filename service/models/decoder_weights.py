@@ -14,19 +14,21 @@ from service.models.description import (
     DecoderConfig,
     Experts,
     FeedForward,
+    GatedDelta,
     ImageEncoder,
     Layer,
     Norm,
     PatchEncoder,
     PerLayerEmbeddings,
+    ShortConvolution,
     SpeechEncoder,
     TensorNames,
 )
 from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
-# In a narrower type a bias of the router would choose other experts.
-ALWAYS_WIDE = ".router_bias"
+# In a narrower type a bias of the router would choose other experts, and a decay would add up to another one.
+ALWAYS_WIDE = (".router_bias", ".decay", ".decay_bias")
 
 
 def decoder_weight_specs(
@@ -158,7 +160,15 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
         return _norm(norm, ours + name, embed, theirs, names, tensor=tensor)
 
     yield from norm(layer.attention_norm, "attention_norm", names.attention_norm)
-    yield from _attention(layer.attention, ours, theirs, embed, names)
+    if layer.attention is not None:
+        yield from _attention(layer.attention, ours, theirs, embed, names)
+    match layer.state:
+        case ShortConvolution() as convolution:
+            yield from _short_convolution(convolution, ours, theirs, embed, names)
+        case GatedDelta() as delta:
+            yield from _gated_delta(delta, ours, theirs, embed, names)
+        case None:
+            pass
     yield from norm(layer.attention_post_norm, "attention_post_norm", names.attention_post_norm)
     if layer.memory_attention is not None:
         yield from norm(layer.memory_norm, "memory_norm", names.memory_norm)
@@ -206,12 +216,68 @@ def _attention(attention: Attention, ours: str, theirs: str, embed: int, names: 
         yield WeightSpec(ours + "head_gates", ("kv_head", "group", "embed"), (*heads, embed), (source,))
 
 
+def _short_convolution(
+    state: ShortConvolution, ours: str, theirs: str, embed: int, names: TensorNames
+) -> Iterator[WeightSpec]:
+    width, (projection,) = state.num_channels, names.state_in
+    source = TensorSource(f"{theirs}{projection}.weight", (3 * width, embed), (3, width, embed))
+    yield WeightSpec(ours + "state_in", ("part", "channel", "embed"), (3, width, embed), (source,), num_in_axes=1)
+    source = TensorSource(f"{theirs}{names.state_convolution}.weight", (width, 1, state.width), (width, state.width))
+    yield WeightSpec(ours + "taps", ("channel", "tap"), (width, state.width), (source,))
+    yield _product(ours + "state_out", ("embed", "channel"), (embed, width), f"{theirs}{names.state_out}.weight")
+    if state.has_bias:
+        source = TensorSource(f"{theirs}{projection}.bias", (3 * width,), (3, width))
+        yield WeightSpec(ours + "state_in_bias", ("part", "channel"), (3, width), (source,))
+        yield _plain(ours + "taps_bias", ("channel",), (width,), f"{theirs}{names.state_convolution}.bias")
+        yield _plain(ours + "state_out_bias", ("embed",), (embed,), f"{theirs}{names.state_out}.bias")
+
+
+def _gated_delta(delta: GatedDelta, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+    heads, group = delta.num_key_heads, delta.group_size
+    own = (delta.key_dim, delta.key_dim, group * delta.value_dim)  # of a key head: its query, its key, its values
+    convolved, results = delta.num_channels, delta.result_size
+
+    def parts(tensor: str, *inner: int, view: tuple[int, ...]) -> tuple[TensorSource, ...]:
+        """Return queries, keys and values of a tensor that has those of all heads after each other."""
+        ends = [heads * sum(own[: part + 1]) for part in range(len(own))]
+        return tuple(
+            TensorSource(tensor, (convolved, *inner), (heads, size, *view), rows=(end - heads * size, end))
+            for size, end in zip(own, ends, strict=True)
+        )
+
+    rows = delta.head_channels + group * delta.value_dim
+    if len(names.state_in) == 1:  # each head's together
+        tensor = f"{theirs}{names.state_in[0]}.weight"
+        sources: tuple[TensorSource, ...] = (TensorSource(tensor, (heads * rows, embed), (heads, rows, embed)),)
+    else:
+        joined, gates = (f"{theirs}{name}.weight" for name in names.state_in)
+        gate = TensorSource(gates, (results, embed), (heads, group * delta.value_dim, embed))
+        sources = (*parts(joined, embed, view=(embed,)), gate)
+    axes, shape = ("key_head", "head_channel", "embed"), (heads, rows, embed)
+    yield WeightSpec(ours + "state_in", axes, shape, sources, concat_axis=1, num_in_axes=1)
+    per_tensor = 2 // len(names.state_gates) * group
+    sources = tuple(
+        TensorSource(f"{theirs}{name}.weight", (heads * per_tensor, embed), (heads, per_tensor, embed))
+        for name in names.state_gates
+    )
+    # As a plain array: in 8 bits it would decay otherwise.
+    yield WeightSpec(ours + "state_gates", axes, (heads, 2 * group, embed), sources, concat_axis=1)
+    taps = parts(f"{theirs}{names.state_convolution}.weight", 1, delta.width, view=(delta.width,))
+    shape = (heads, delta.head_channels, delta.width)
+    yield WeightSpec(ours + "taps", ("key_head", "head_channel", "tap"), shape, taps, concat_axis=1)
+    for name, tensor in (("decay", names.state_decay), ("decay_bias", names.state_decay_bias)):
+        source = TensorSource(f"{theirs}{tensor}", (delta.num_value_heads,), (heads, group))
+        yield WeightSpec(ours + name, ("key_head", "group"), (heads, group), (source,), is_finite=True)
+    yield _plain(ours + "state_norm", ("value_dim",), (delta.value_dim,), f"{theirs}{names.state_norm}.weight")
+    yield _product(ours + "state_out", ("embed", "heads"), (embed, results), f"{theirs}{names.state_out}.weight")
+
+
 def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNames, embed: int | None) -> WeightSpec:
     """Join queries, keys and values within each key-value head: their weights, or without `embed` their biases."""
-    heads, group, dim = attention.num_kv_heads, attention.group_size, attention.head_dim
+    heads, dim = attention.num_kv_heads, attention.head_dim
     suffix, in_shape, in_axes = (".bias", (), ()) if embed is None else (".weight", (embed,), ("embed",))
     # How many of queries, keys and values belong to a key-value head, and how often each comes.
-    each = ((group, 1), (1, attention.kv_copies), (1, attention.kv_copies))
+    each = ((attention.query_rows, 1), (1, attention.kv_copies), (1, attention.kv_copies))
     has_keys = not attention.shares_cache and (embed is not None or attention.has_key_bias)
     has_values = not attention.shares_cache and attention.has_values
     present = [part for part, is_there in enumerate((True, has_keys, has_values)) if is_there]
@@ -345,6 +411,8 @@ def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: Tensor
         yield _plain(f"{down}_bias", ("expert", "embed"), (number, embed), f"{theirs}{names.expert_down}_bias")
     if experts.shared is not None:
         yield from _feed_forward(experts.shared, ours, theirs, embed, names)
+    if experts.has_shared_gate:
+        yield _plain(ours + "shared_gate", ("one", "embed"), (1, embed), f"{theirs}{names.shared_gate}.weight")
 
 
 def _each_expert(names: tuple[str, ...], number: int) -> Iterator[tuple[str, tuple[int, ...]]]:

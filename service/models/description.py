@@ -66,6 +66,7 @@ class Attention:
     qk_norm: Norm | None = None  # of queries and of keys, before the rotation
     is_qk_norm_whole: bool = False  # whether it is over all heads together, and not over each
     has_sinks: bool = False  # whether a score of each query head takes its share of the softmax for nothing
+    has_wide_gates: bool = False  # whether the queries' projection gives a gate of each element of the result, too
     has_gates: bool = False  # whether a number of each query head, computed of the layer's input, multiplies its result
     is_exclusive: bool = False  # whether a result loses what it has in the direction of its token's own value
     has_values: bool = True  # whether values have a projection; otherwise they are the keys before their norm
@@ -77,6 +78,11 @@ class Attention:
     def group_size(self) -> int:
         """Query heads per key-value head."""
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def query_rows(self) -> int:
+        """What the projection of queries gives per key-value head, in vectors of a head's size."""
+        return self.group_size * (2 if self.has_wide_gates else 1)
 
     def split_over(self, num_devices: int) -> "Attention":
         """Return the attention in which every device has whole key-value heads, and the query heads that read them.
@@ -94,6 +100,65 @@ class Attention:
         copies = num_devices // math.gcd(num_devices, self.num_kv_heads)
         assert self.group_size % copies == 0, "the number of devices was chosen to divide the query heads"
         return replace(self, num_kv_heads=self.num_kv_heads * copies, kv_copies=self.kv_copies * copies)
+
+
+@dataclass(frozen=True)
+class ShortConvolution:
+    """A causal convolution of each channel by itself, between two gates; its state is the inputs of the last taps.
+
+    A projection gives each token three vectors. The first gates what is convolved, the second gates the result.
+    Source: Liquid AI 2025, arXiv:2511.23404 (LFM2).
+    """
+
+    width: int  # taps, the token's own included
+    num_channels: int
+    has_bias: bool = False  # of the projections and of the convolution
+
+    def state_bytes(self, activation_bytes: int) -> int:
+        """Return the size of the state of one sequence, given that of an element of activations."""
+        return (self.width - 1) * self.num_channels * activation_bytes
+
+
+@dataclass(frozen=True)
+class GatedDelta:
+    """Heads whose state is a matrix, which each token decays, corrects towards its value, and reads; see `run_delta`.
+
+    Queries, keys and values come from a projection and a causal convolution. What is read is normalized by head and
+    gated. The state is this matrix, in float32, and the inputs of the convolution's last taps but one.
+    Source: Yang et al. 2024, arXiv:2412.06464.
+    """
+
+    num_key_heads: int
+    num_value_heads: int  # a multiple; those of one key head follow each other
+    key_dim: int  # of a head
+    value_dim: int  # of a head
+    width: int  # taps of the convolution, the token's own included
+    norm: Norm  # of what a head reads
+
+    @property
+    def group_size(self) -> int:
+        """Value heads per key head."""
+        return self.num_value_heads // self.num_key_heads
+
+    @property
+    def head_channels(self) -> int:
+        """The channels of a key head that are convolved: its query, its key, and its values."""
+        return 2 * self.key_dim + self.group_size * self.value_dim
+
+    @property
+    def num_channels(self) -> int:
+        """The channels that are convolved."""
+        return self.num_key_heads * self.head_channels
+
+    @property
+    def result_size(self) -> int:
+        """The width of what all heads read."""
+        return self.num_value_heads * self.value_dim
+
+    def state_bytes(self, activation_bytes: int) -> int:
+        """Return the size of the state of one sequence, given that of an element of activations."""
+        matrices = 4 * self.num_value_heads * self.key_dim * self.value_dim
+        return matrices + (self.width - 1) * self.num_channels * activation_bytes
 
 
 @dataclass(frozen=True)
@@ -136,6 +201,7 @@ class Experts:
     weight_sum: float | None = 1.0  # of the chosen experts' weights; None leaves the scores as they are
     bias: RouterBias | None = None  # None for a router without one
     shared: FeedForward | None = None  # of every token, its result added
+    has_shared_gate: bool = False  # whether a number of each token, computed of its input, multiplies that result
     is_interleaved: bool = False  # whether the rows of an expert's two projections up alternate in their tensor
     router_norm: Norm | None = None  # of what the router reads, which is then divided by the root of its width
     has_expert_scales: bool = False  # whether a number that is learned of each expert multiplies its weight
@@ -178,10 +244,11 @@ class PerLayerEmbeddings:
 class Layer:
     """Attention and feed-forward, each a residual branch: its input and its result may be normalized.
 
-    With memory, a branch between the two attends to the output of an encoder.
+    In place of attention there may be a recurrent part, which keeps a state of one size for each sequence. With memory,
+    a branch between the two attends to the output of an encoder.
     """
 
-    attention: Attention
+    attention: Attention | None  # None for a layer with a state
     feed_forward: FeedForward | Experts
     attention_norm: Norm | None
     mlp_norm: Norm | None
@@ -193,6 +260,7 @@ class Layer:
     has_output_scale: bool = False  # whether a number that is learned multiplies what leaves the layer
     memory_attention: Attention | None = None
     memory_norm: Norm | None = None
+    state: ShortConvolution | GatedDelta | None = None
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -223,6 +291,7 @@ class TensorNames:
     expert_gate_up: tuple[str, ...] = ()  # as `gate_up`, and `{}` is an expert's number; without it all are stacked
     expert_down: str | None = None
     has_transposed_experts: bool = False  # whether the weights of experts are stored [in, out]
+    shared_gate: str | None = None
     sinks: str | None = None
     head_gates: str | None = None
     output_scale: str | None = None
@@ -238,6 +307,13 @@ class TensorNames:
     per_layer_model_projection: str | None = None
     per_layer_norm: str | None = None
     norm_gates: tuple[tuple[str, str], ...] = ()  # norms, and the prefix of the two matrices of each one's gate
+    state_in: tuple[str, ...] = ()  # one tensor, or those of what is convolved and of the gates of results
+    state_gates: tuple[str, ...] = ()  # one tensor, or those of the shares and of the decays
+    state_decay: str | None = None  # the whole name of the logarithms of the decays
+    state_decay_bias: str | None = None  # the whole name
+    state_norm: str | None = None
+    state_convolution: str | None = None
+    state_out: str | None = None
     memory_norm: str | None = None
     memory_qkv: tuple[str, ...] = ()
     memory_output: str | None = None
@@ -377,49 +453,63 @@ class DecoderConfig:
         return len(self.layers)
 
     @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """The attention of each layer that has one."""
+        return tuple(layer.attention for layer in self.layers if layer.attention is not None)
+
+    @property
     def storing_layers(self) -> range:
         """The layers whose keys and values are cached: all before the first that shares those of another."""
-        shares = (layer.attention.shares_cache for layer in self.layers)
+        shares = (layer.attention is not None and layer.attention.shares_cache for layer in self.layers)
         return range(next((number for number, is_shared in enumerate(shares) if is_shared), self.num_layers))
 
     def producer_of(self, window: int | None) -> int:
         """Return the layer whose keys and values are those of the layers that share them and have a window."""
-        return max(number for number in self.storing_layers if self.layers[number].attention.window == window)
+        attentions = enumerate(layer.attention for layer in self.layers[: len(self.storing_layers)])
+        return max(number for number, attention in attentions if attention and attention.window == window)
 
     @property
     def heads(self) -> Attention:
-        """The attention of the first layer, for a model whose layers agree in what is asked."""
-        return self.layers[0].attention
+        """The attention of the first layer that has one, for a model whose layers agree in what is asked."""
+        return self.attentions[0]
+
+    def state_bytes(self, activation_bytes: int) -> int:
+        """Return the size of the states of one sequence in all layers, given that of an element of activations."""
+        return sum(layer.state.state_bytes(activation_bytes) for layer in self.layers if layer.state is not None)
 
     @property
     def head_sizes(self) -> tuple[tuple[int, int], ...]:
         """The numbers of key-value heads and the dimensions of a head that layers have, each pair once."""
-        attentions = (layer.attention for layer in self.layers)
-        return tuple(dict.fromkeys((attention.num_kv_heads, attention.head_dim) for attention in attentions))
+        return tuple(dict.fromkeys((attention.num_kv_heads, attention.head_dim) for attention in self.attentions))
 
     @property
     def rotations(self) -> tuple[RopeConfig, ...]:
         """The rotations of all layers, each once."""
-        rotations = (layer.attention.rotation for layer in self.layers)
+        rotations = (attention.rotation for attention in self.attentions)
         return tuple(dict.fromkeys(rotation for rotation in rotations if rotation is not None))
 
     @property
     def split_sizes(self) -> dict[str, int]:
         """The sizes that a number of devices must divide, by their names in a configuration."""
         widths = [width for layer in self.layers for width in layer.widths]
-        num_heads = math.gcd(*(layer.attention.num_heads for layer in self.layers))
-        return {"num_attention_heads": num_heads, "intermediate_size": math.gcd(*widths)}
+        num_heads = math.gcd(*(attention.num_heads for attention in self.attentions))
+        sizes = {"num_attention_heads": num_heads, "intermediate_size": math.gcd(*widths)}
+        return sizes if all(layer.state is None for layer in self.layers) else sizes | {"recurrent states": 1}
 
     @property
     def longest_row(self) -> int:
         """The most products that an element of a layer's matrix product sums."""
         widths = {width for layer in self.layers for width in layer.widths}
-        attended = (layer.attention.num_heads * layer.attention.head_dim for layer in self.layers)
-        return max(self.hidden_size, *attended, *widths)
+        attended = (attention.num_heads * attention.head_dim for attention in self.attentions)
+        read = (layer.state.result_size for layer in self.layers if isinstance(layer.state, GatedDelta))
+        return max(self.hidden_size, *attended, *read, *widths)
 
     def split_over(self, num_devices: int) -> "DecoderConfig":
         """Return the description in which every device has whole key-value heads; see `Attention.split_over`."""
-        layers = (replace(layer, attention=layer.attention.split_over(num_devices)) for layer in self.layers)
+        layers = (
+            layer if layer.attention is None else replace(layer, attention=layer.attention.split_over(num_devices))
+            for layer in self.layers
+        )
         return replace(self, layers=tuple(layers))
 
     def kv_bytes_per_token(self, position_bytes: Callable[[Attention], int]) -> int:
@@ -433,10 +523,9 @@ class DecoderConfig:
     def kv_bytes_by_window(self, position_bytes: Callable[[Attention], int]) -> dict[int | None, int]:
         """Return the same of the layers with each window, and of those without one."""
         found: dict[int | None, int] = {}
-        for number in self.storing_layers:
-            layer = self.layers[number]
-            window = layer.attention.window
-            found[window] = found.get(window, 0) + 2 * position_bytes(layer.attention)
+        for attention in self.attentions:
+            if not attention.shares_cache:
+                found[attention.window] = found.get(attention.window, 0) + 2 * position_bytes(attention)
         return found
 
 

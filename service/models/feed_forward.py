@@ -22,7 +22,10 @@ def feed_forward(
     """
     if isinstance(description, Experts):
         mixed, shared = mixture(x, description, weights, multiply), description.shared
-        return mixed if shared is None else mixed + feed_forward(x, shared, weights, multiply)
+        if shared is None:
+            return mixed
+        own = feed_forward(x, shared, weights, multiply)
+        return mixed + (own * _shared_gate(x, weights) if description.has_shared_gate else own)
     up_name = "gate_up" if description.is_gated else "up"
     with jax.named_scope("mlp"):
         up = multiply(x, weights, up_name, ("embed",))
@@ -75,6 +78,12 @@ def of_layer_input(
         active = hax.named(activate(gate.array, description.activation), gate.axes) * layer_input
         up = multiply.constrained(multiply(active, weights, "per_layer_projection", ("size",)))
         return normalized(up, description.post_norm, weights, "per_layer_post_norm")
+
+
+def _shared_gate(x: NamedArray, weights: NamedWeights) -> NamedArray:
+    """Return a number between 0 and 1 of each token."""
+    logits = hax.dot(x.astype(jnp.float32), weights["shared_gate"].astype(jnp.float32)["one", 0], axis="embed")
+    return hax.named(jax.nn.sigmoid(logits.array), logits.axes).astype(x.dtype)
 
 
 def _activated(x: NamedArray, activation: Activation, weights: NamedWeights) -> NamedArray:

@@ -55,7 +55,8 @@ def decoder_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[
     groups = layer_groups(layers, specs, part=storing)
     sharing = range(len(storing), len(layers))
     shared = []
-    for window in dict.fromkeys(layers[number].attention.window for number in sharing):
+    attentions = (layers[number].attention for number in sharing)
+    for window in dict.fromkeys(attention.window for attention in attentions if attention is not None):
         producer = config.producer_of(window)
         place = next(number for number, group in enumerate(groups) if producer in group.layers)
         shared.append(SharedCache(window or 0, place, groups[place].layers.index(producer)))

@@ -102,7 +102,9 @@ class PatchEncoding(BothWays[PatchEncoder]):
 
     def _places(self, grid: Int[Array, "2"]) -> Places:
         """Return the rotation of each patch: of a half of each head's pairs by its row, of the other by its column."""
-        half = self.config.layers[0].attention.head_dim // 2
+        attention = self.config.layers[0].attention
+        assert attention is not None, "the layers of an encoder keep no state"
+        half = attention.head_dim // 2
         exponents = np.arange(0, half, 2, dtype=np.float32) / half
         frequencies = (1.0 / self.config.theta**exponents).astype(np.float32)
         angles = [place.astype(jnp.float32)[:, None] * frequencies[None] for place in self._row_and_column(grid)]

@@ -28,6 +28,7 @@ FAMILIES = {
     "granitemoehybrid": "granite",
     "grug_moe": "grug_moe",
     "idefics3": "idefics3",
+    "lfm2": "lfm2",
     "llama": "llama",
     "ministral": "mistral",
     "ministral3": "mistral",
@@ -39,6 +40,7 @@ FAMILIES = {
     "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    **dict.fromkeys(("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"), "qwen3_5"),
     "qwen3_moe": "qwen3_moe",
     "qwen3_vl": "qwen3_vl",
     "smollm3": "smollm3",
@@ -49,14 +51,25 @@ FAMILIES = {
 RUN = "levanter"
 # In the values of a configuration: whether the files have a head besides the embeddings, whatever the file says.
 OWN_HEAD = "levserve_own_head"
-_RECURRENT = "its recurrent layers keep a state instead of keys and values, and no cache here holds one"
+_MAMBA = "its Mamba layers keep a state by another recurrence than those that are served"
 _LATENT = "its attention caches one latent vector for all heads, which no attention kernel here takes"
+_INDEXED = "its attention chooses positions by an index, and no cache here holds one"
+_OTHER = "its layers keep a state by a recurrence of their own, which is not served"
+_DRAFTS = "it drafts for another model and is none by itself"
 REFUSED = {
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _LATENT),
-    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _RECURRENT),
-    **dict.fromkeys(("bamba", "falcon_h1", "falcon_mamba", "jamba", "lfm2", "mamba", "mamba2"), _RECURRENT),
-    **dict.fromkeys(("nemotron_h", "recurrent_gemma", "rwkv", "zamba", "zamba2"), _RECURRENT),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "mistral4", "kimi_k25", "glm4_moe_lite"), _LATENT),
+    **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3_vl"), _INDEXED),
+    **dict.fromkeys(("bamba", "falcon_h1", "falcon_mamba", "jamba", "mamba", "mamba2", "nemotron_h"), _MAMBA),
+    **dict.fromkeys(("recurrent_gemma", "rwkv", "xlstm", "minimax"), _OTHER),
+    **dict.fromkeys(("zamba", "zamba2"), "its layers of attention are shared, each use with an adapter of its own"),
+    **dict.fromkeys(("gemma4_assistant", "qwen3_5_mtp", "qwen3_next_mtp"), _DRAFTS),
+    "gemma3n": "its activations are predicted between four streams",
     "gpt2_hyena": "its convolutions see the whole text, and no cache exists for them",
+    "kimi_linear": "its states decay by channel and its attention caches one latent vector for all heads",
+    "lfm2_moe": "its router's bias is not read yet; dense LFM2 is served",
+    "lfm3": "it has windows and gates between its convolutions that are not read yet; LFM2 is served",
+    "llama4": "its attention sees chunks of positions",
+    "olmo_hybrid": "its heads' corrections of up to 2 and its own names of tensors are not read yet",
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.errors import UnsupportedModel
-from service.kernels.paging import Paging, Regions
+from service.kernels.paging import ZERO_STATE, Paging, Regions, StateSlots
 from service.models.interface import HasLayerInputs, LayerGroupInputs, PagedDecoder, Weights
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -74,7 +74,7 @@ class Scorer:
             padded = np.zeros(STEP_TOKENS, np.int32)
             padded[: len(part)] = part
             begin, num_tokens = (jnp.array([number], jnp.int32) for number in (start, len(part)))
-            regions = Regions.of_prompts(Paging(begin, num_tokens, pages))
+            regions = Regions.of_prompts(Paging(begin, num_tokens, pages, states=self._states(start)))
             (hidden, rotation), per_layer = steps.embed(self.weights, padded, regions)
             for index, group in enumerate(self.spec.layer_groups):
                 weights = [self.weights[name] for name in group.weights]
@@ -84,6 +84,13 @@ class Scorer:
                 if not read:
                     caches[index] = changed
             yield np.asarray(steps.logits(self.weights, hidden))[: len(part)]
+
+    def _states(self, start: int) -> StateSlots | None:
+        """Return the slot of the one sequence, of a model whose layers keep states."""
+        if self.spec.shapes.states is None:
+            return None
+        slot = jnp.zeros(1, jnp.int32)
+        return StateSlots(slot if start else jnp.full(1, ZERO_STATE, jnp.int32), slot)
 
     @functools.cached_property
     def _steps(self) -> "_Steps":

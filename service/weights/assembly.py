@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from service.errors import UnquantizableWeights
+from service.errors import MalformedCheckpoint, UnquantizableWeights
 from service.models.weight_spec import WeightSpec
 from service.weights.cast import cast_into
 from service.weights.headers import check_tensors
@@ -140,6 +140,8 @@ class Assembly:
             part = values[max(begin - first, 0) : max(end - first, 0)]
             if not len(part):
                 continue
+            if spec.is_finite and not np.isfinite(part.astype(np.float32)).all():
+                self.add_fault(tensor, tensor, "has a value that is NaN or infinite. Repair the checkpoint.")
             try:
                 self._writer(spec, index)(max(first, begin) - begin, part)
             except UnquantizableRow as error:
@@ -160,12 +162,14 @@ class Assembly:
         """Check that sources whose tensors are all among these, whose bytes were valid, could be read.
 
         Raises:
+            MalformedCheckpoint: a tensor that must be finite is not.
             UnquantizableWeights: a tensor contradicts the configuration, a row could not be quantized, or a scale is
                 not a positive number.
         """
-        for source in (source for spec in self.specs for source in spec.sources):
+        for spec, source in ((each, source) for each in self.specs for source in each.sources):
             if source.name in self._faults and all(part.name in tensors for part in source.stored):
-                raise UnquantizableWeights(uri, *self._faults[source.name])
+                fault = MalformedCheckpoint if spec.is_finite else UnquantizableWeights
+                raise fault(uri, *self._faults[source.name])
 
     def weights(self) -> "dict[str, np.ndarray | jax.Array]":
         """Return the complete weights in the order of their specs, on the device if there is a mesh."""

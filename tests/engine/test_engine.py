@@ -10,7 +10,7 @@ from service.engine.device_thread import Stop
 from service.engine.loop import BURST_ITERATIONS, Loop
 from service.engine.request import BACKGROUND_PRIORITY, FinishReason, Request, Sampling
 from service.engine.schedule.device_turns import DeviceTurns
-from service.engine.schedule.pages import PageIntegrityError
+from service.engine.schedule.page_pool import PageIntegrityError
 from service.engine.shapes import StepKind
 from service.errors import Draining, EngineError, EngineStopped, Overloaded, QueueTimeout
 from service.observability.clock import QueueDeadline

@@ -11,9 +11,9 @@ from service.errors import DoesNotFit, SettingsError
 MODEL = ModelSize(context_len=4096, vocab_size=1000, weights_bytes=1_000_000_000, kv_bytes_per_token=10_000)
 
 
-def fit(memory_bytes, **changes):
+def fit(memory_bytes, model=MODEL, **changes):
     wanted = {"max_num_seqs": 16, "page_size": 16, "max_prefill_tokens": 256, "max_model_len": None} | changes
-    return fit_engine(MODEL, memory_bytes=memory_bytes, **wanted)
+    return fit_engine(model, memory_bytes=memory_bytes, **wanted)
 
 
 def test_with_room_for_all_every_slot_has_its_whole_context():
@@ -139,3 +139,24 @@ def test_a_window_that_saves_nothing_has_no_pages_apart():
     shapes = fit_engine(model, memory_bytes=2_000_000_000, **WANTED)
     assert shapes.windows == ()
     assert engine_bytes(model, shapes) <= 2_000_000_000
+
+
+STATES = replace(MODEL, state_bytes=50_000_000)
+
+
+def test_states_take_a_part_of_the_memory_beside_pages():
+    shapes = fit(8_000_000_000, STATES)
+    assert shapes.states is not None
+    assert shapes.states.interval % shapes.row_tokens == 0
+    snapshots = shapes.states.num_states - 2 * shapes.num_slots
+    assert snapshots == shapes.num_pages * shapes.page_size // shapes.states.interval
+    assert engine_bytes(STATES, shapes) <= 8_000_000_000
+
+
+def test_of_states_that_do_not_fit_for_all_sequences_there_are_as_many_as_fit():
+    shapes = fit(1_900_000_000, STATES)
+    assert shapes.states is not None
+    assert 2 <= shapes.states.num_states < 2 * shapes.num_slots
+    assert engine_bytes(STATES, shapes) <= 1_900_000_000
+    with pytest.raises(DoesNotFit):
+        fit(1_900_000_000, replace(MODEL, state_bytes=600_000_000))

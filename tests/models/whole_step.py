@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.paging import Paging, Regions
+from service.kernels.paging import ZERO_STATE, Paging, Regions, StateSlots
 from service.models.decoder import Decoder
 from service.models.interface import LayerGroup, LayerGroupInputs, SharedCache
 
@@ -27,14 +27,14 @@ class WholeStep:
         self._model = model
         names = [spec.name for spec in model.weight_specs()]
         attentions = [layer.attention for layer in model.config.layers]
-        sharing = {attention.window for attention in attentions if attention.shares_cache}
+        sharing = {attention.window for attention in attentions if attention and attention.shares_cache}
         shared = tuple(SharedCache(window or 0, model.config.producer_of(window), 0) for window in sharing)
         self._layers = [
             LayerGroup(
                 f"layer {model.config.layers.index(model.config.layers[layer])}",
                 range(layer, layer + 1),
                 tuple(name for name in names if name.startswith(f"layers.{layer}.")),
-                shared=shared if attentions[layer].shares_cache else (),
+                shared=shared if attentions[layer] and attentions[layer].shares_cache else (),
             )
             for layer in range(model.config.num_layers)
         ]
@@ -64,6 +64,9 @@ class WholeStep:
             seen: what takes the places of embeddings, and NaN where nothing does; None for text alone.
         """
         shape = token_ids.shape
+        if any(layer.state is not None for layer in self._model.config.layers):
+            own = jnp.arange(len(paging.start), dtype=jnp.int32)  # of each sequence a slot
+            paging = paging._replace(states=StateSlots(jnp.where(paging.start > 0, own, ZERO_STATE), own))
         (hidden, rotation), per_layer = self._run("embed", self._embed, weights, token_ids, paging)
         of_layers = jnp.concatenate(per_layer) if per_layer else None
         if seen is not None:

@@ -13,7 +13,7 @@ from tests.parity.cases import NUM_TOKENS, Case
 
 WINDOW = 8  # tokens; less than a fifth of the text
 CONSTANTS = {"act_fn.beta": 0.5, "act_fn.eps": -1e-6}  # of xIELU
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+_FULL, _SLIDING, _CONV = "full_attention", "sliding_attention", "conv"
 _GEMMA = {"head_dim": 16, "tie_word_embeddings": True, "hidden_act": None}
 _GEMMA_4 = {
     **{"head_dim": 16, "sliding_window": WINDOW, "tie_word_embeddings": True, "hidden_size_per_layer_input": 0},
@@ -65,6 +65,21 @@ _GRANITE_4 = {
 }
 
 
+_QWEN_3_5 = {
+    **{"head_dim": 16, "num_hidden_layers": 4, "layer_types": None, "full_attention_interval": 3},
+    **{"linear_conv_kernel_dim": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 6, "pad_token_id": None},
+    "rope_parameters": {
+        **{"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
+        **{"mrope_section": [2, 1, 1], "mrope_interleaved": True},
+    },
+}
+_QWEN_3_5_EXPERTS = {
+    **{"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    "shared_expert_intermediate_size": 20,
+}
+
+
 @dataclass(frozen=True)
 class FamilyCase(Case):
     """One checkpoint; `max_model_len` is what the operator asks for."""
@@ -85,8 +100,14 @@ def draw(model_type: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
         return np.full(shape, CONSTANTS[name[name.rindex("act_fn") :]], np.float32)
     is_norm = ("norm" in name or "ln_" in name) and name.endswith("weight") and len(shape) == 1
     is_plus_one = model_type.startswith("gemma") and not model_type.startswith("gemma4")
+    is_plus_one |= model_type.startswith(("qwen3_5", "qwen3_next")) and not name.endswith("linear_attn.norm.weight")
     is_scale = (is_norm and not is_plus_one) or name.endswith(("layer_scalar", "per_expert_scale", "router.scale"))
     mean = float(is_scale)
+    # Decays of 0.02 to 0.8, the rest of which another token's changes.
+    if name.endswith("A_log"):
+        return random.uniform(-1.5, 0.5, shape).astype(np.float32)
+    if name.endswith("dt_bias"):
+        return random.uniform(-4, -0.5, shape).astype(np.float32)
     if name.endswith(("_blocks", "_scales")):  # of MXFP4: any bits, and exponents of a gain of about one
         limits = (0, 256) if name.endswith("_blocks") else (122, 126)
         return random.randint(*limits, shape).astype(np.uint8)
@@ -183,6 +204,24 @@ FAMILY_CASES = (
         },
     ),
     FamilyCase("gemma4_values", "gemma4_text", {**_GEMMA_4, "global_head_dim": 24}),
+    FamilyCase(
+        "lfm2",
+        "lfm2",
+        {
+            **{"num_hidden_layers": 5, "layer_types": [_CONV, _CONV, _FULL, _CONV, _FULL], "conv_L_cache": 3},
+            **{"block_multiple_of": 4, "block_ffn_dim_multiplier": 1.5, "tie_word_embeddings": True, "norm_eps": 1e-2},
+        },
+    ),
+    FamilyCase(
+        "lfm2_bias",
+        "lfm2",
+        {
+            **{"full_attn_idxs": [0, 2], "conv_L_cache": 4, "conv_bias": True, "block_auto_adjust_ff_dim": False},
+        },
+    ),
+    FamilyCase("qwen3_5", "qwen3_5_text", _QWEN_3_5),
+    FamilyCase("qwen3_5_moe", "qwen3_5_moe_text", {**_QWEN_3_5, **_QWEN_3_5_EXPERTS, "linear_num_value_heads": 2}),
+    FamilyCase("qwen3_next", "qwen3_next", {**_QWEN_3_5, **_QWEN_3_5_EXPERTS, "full_attention_interval": 2}),
     FamilyCase("olmo2", "olmo2", {"pad_token_id": None}),
     FamilyCase("olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": WINDOW, "pad_token_id": None}),
     FamilyCase("granite", "granite", _GRANITE),

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from service.engine.request import Medium
 from service.engine.schedule.memory import EncoderPart, Memory
-from service.engine.schedule.pages import PagePool, page_key
+from service.engine.schedule.page_pool import PagePool
+from service.engine.schedule.pages import page_key
 
 
 class Memories:

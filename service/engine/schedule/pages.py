@@ -1,11 +1,5 @@
 """KV pages: which sequences hold them, and the prefixes that they hold.
 
-Pure bookkeeping: a page is a number here. It is in one of three states:
-
-held         by one sequence, or by several that share it
-evictable    not held, but registered under a key, so it can be found again; reused when room is needed, oldest first
-free         not held, content unknown
-
 A page's key is a hash of its tokens, of the media whose rows are in it, and of the previous page's key, so keys are
 equal only where all that precedes the page's end is equal too. The first page's key hashes the request's memory and its
 salt, so that one tenant cannot find, or time, what another sent.
@@ -14,174 +8,17 @@ salt, so that one tenant cannot find, or time, what another sent.
 import hashlib
 import secrets
 from array import array
-from collections import Counter, OrderedDict, abc
-from collections.abc import Iterable
+from collections import abc
 
 from service.engine.request import PlacedMedium
+from service.engine.schedule.page_pool import PagePool
 from service.engine.schedule.sequence import Sequence
-from service.engine.shapes import WindowShapes, step_pages, window_pages
+from service.engine.schedule.states import SequenceStates
+from service.engine.shapes import StateShapes, WindowShapes, step_pages, window_pages
 
 KEY_BYTES = 16
 # Random for each process, so that an attacker cannot construct two texts whose keys collide.
 _PROCESS_SECRET = secrets.token_bytes(32)
-
-
-class PageIntegrityError(AssertionError):
-    """Pages were lost or counted wrongly: a defect of the scheduler."""
-
-
-class PagePool:
-    """A fixed number of pages with reference counts, and an index of their contents by key."""
-
-    def __init__(self, num_pages: int) -> None:
-        self.num_pages = num_pages
-        self._num_holders = [0] * num_pages
-        # A stack: the page freed last is the likeliest to be in a hardware cache.
-        self._free = list(range(num_pages - 1, -1, -1))
-        self._evictable: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        self._key_of: dict[int, bytes] = {}
-        self._page_of: dict[bytes, int] = {}
-        # Of registered pages that are not a text's first, the key of the one before.
-        self._previous: dict[int, bytes] = {}
-        self._num_next: Counter[bytes] = Counter()  # registered pages that follow the page of a key
-        self._branches: set[int] = set()  # registered pages that lie before a place where texts part
-
-    @property
-    def num_available(self) -> int:
-        """Pages that can be allocated now, evictable ones included."""
-        return len(self._free) + len(self._evictable)
-
-    def can_allocate(self, num_pages: int) -> bool:
-        """Return whether so many pages are available."""
-        return num_pages <= self.num_available
-
-    def allocate(self, num_pages: int) -> list[int]:
-        """Take pages of unknown content: free ones first, then evictable ones. Check `can_allocate` before."""
-        assert self.can_allocate(num_pages), f"{num_pages} pages wanted, {self.num_available} available"
-        pages = [self._free.pop() if self._free else self._evict() for _ in range(num_pages)]
-        for page in pages:
-            self._num_holders[page] = 1
-        return pages
-
-    def find(self, keys: Iterable[bytes]) -> list[int]:
-        """Return the pages of the longest registered run of keys, from the first key on."""
-        pages = []
-        for key in keys:
-            page = self._page_of.get(key)
-            if page is None:
-                break
-            pages.append(page)
-        return pages
-
-    def last_missing(self, keys: abc.Sequence[bytes]) -> int | None:
-        """Return the place of the last key that no page has; None if each has one."""
-        return next((place for place in range(len(keys) - 1, -1, -1) if keys[place] not in self._page_of), None)
-
-    def share(self, pages: Iterable[int]) -> None:
-        """Hold pages that were found, along with their other holders."""
-        for page in pages:
-            self._evictable.pop(page, None)
-            self._num_holders[page] += 1
-
-    def has_next(self, key: bytes) -> bool:
-        """Return whether a page can be found that follows the page of a key."""
-        return self._num_next[key] > 0
-
-    def register(self, page: int, key: bytes, previous: bytes | None = None) -> None:
-        """Make a held page findable by the key of its content, unless another page has that key already.
-
-        Args:
-            page: the page.
-            key: its key.
-            previous: the key of the page before it; None for a text's first.
-        """
-        if key in self._page_of:
-            return
-        assert page not in self._key_of, "a page's content does not change while it is held"
-        self._key_of[page], self._page_of[key] = key, page
-        if previous is not None:
-            self._previous[page] = previous
-            self._num_next[previous] += 1
-
-    def unregister(self, pages: Iterable[int]) -> None:
-        """Make held pages impossible to find."""
-        for page in pages:
-            if page in self._key_of:
-                self._leave_index(page)
-
-    def forget(self, keys: Iterable[bytes]) -> None:
-        """Make the pages of these keys impossible to find, whether they are held or not."""
-        for key in keys:
-            if (page := self._page_of.get(key)) is not None:
-                self._leave_index(page)
-                if page in self._evictable:
-                    del self._evictable[page]
-                    self._free.append(page)
-
-    def give_up(self, page: int) -> None:
-        """Release a page that is of less use to others than those released before: it is the first to be evicted."""
-        self.release([page])
-        if page in self._evictable:
-            self._evictable.move_to_end(page, last=False)
-
-    def release_at_branch(self, page: int) -> None:
-        """Release a page that others will want."""
-        if page in self._key_of:
-            self._branches.add(page)
-        self.release([page])
-
-    def are_at_branch(self, pages: Iterable[int]) -> bool:
-        """Return whether some of the pages were released as those of a branch."""
-        return not self._branches.isdisjoint(pages)
-
-    def release(self, pages: list[int]) -> None:
-        """Release a sequence's pages, given in the order of positions.
-
-        The last pages become the first to be evicted: more sequences may share the beginning of a prefix than its end.
-        """
-        for page in reversed(pages):
-            self._num_holders[page] -= 1
-            if self._num_holders[page] == 0:
-                if page in self._key_of:
-                    self._evictable[page] = None
-                else:
-                    self._free.append(page)
-
-    def check_integrity(self, held: Iterable[Iterable[int]]) -> None:
-        """Check that every page is held, evictable or free, and that its holders are counted.
-
-        Args:
-            held: the pages of each sequence.
-
-        Raises:
-            PageIntegrityError: a page is lost or counted wrongly; the message has the numbers.
-        """
-        num_holders = [0] * self.num_pages
-        for pages in held:
-            for page in pages:
-                num_holders[page] += 1
-        unheld = sorted([*self._free, *self._evictable])
-        if num_holders != self._num_holders or unheld != [p for p, n in enumerate(num_holders) if n == 0]:
-            raise PageIntegrityError(
-                f"{len(self._free)} free, {len(self._evictable)} evictable and "
-                f"{sum(1 for n in num_holders if n)} held should be the {self.num_pages} pages, each once; "
-                f"{sum(num_holders)} holds are claimed and {sum(self._num_holders)} counted"
-            )
-        if {key: page for page, key in self._key_of.items()} != self._page_of:
-            raise PageIntegrityError("the keys of pages and the pages of keys disagree")
-
-    def _evict(self) -> int:
-        page, _ = self._evictable.popitem(last=False)
-        self._leave_index(page)
-        return page
-
-    def _leave_index(self, page: int) -> None:
-        del self._page_of[self._key_of.pop(page)]
-        self._branches.discard(page)
-        if (previous := self._previous.pop(page, None)) is not None:
-            self._num_next[previous] -= 1
-            if self._num_next[previous] == 0:
-                del self._num_next[previous]
 
 
 class SequencePages:
@@ -193,7 +30,14 @@ class SequencePages:
     """
 
     def __init__(
-        self, *, num_pages: int, page_size: int, windows: abc.Sequence[WindowShapes] = (), step_tokens: int = 0
+        self,
+        *,
+        num_pages: int,
+        page_size: int,
+        windows: abc.Sequence[WindowShapes] = (),
+        step_tokens: int = 0,
+        states: StateShapes | None = None,
+        row_tokens: int = 0,
     ) -> None:
         """Make the pools.
 
@@ -202,9 +46,12 @@ class SequencePages:
             page_size: tokens of a page.
             windows: the pages of layers with a window.
             step_tokens: the most tokens of prompts in a step.
+            states: the slots of states; None for a model whose layers keep none.
+            row_tokens: of a row of a prompt.
         """
         self.pool = PagePool(num_pages)
         self.windows = tuple((shape, PagePool(shape.num_pages)) for shape in windows)
+        self.states = None if states is None else SequenceStates(states, row_tokens=row_tokens, page_size=page_size)
         self._page_size, self._step_tokens = page_size, step_tokens
 
     def pages_for(self, num_positions: int) -> int:
@@ -220,11 +67,11 @@ class SequencePages:
         if needs_all and not sequence.output_ids:
             return  # a cached position has no logits
         known = sequence.known_ids
-        self._extend_keys(sequence)
+        self.extend_keys(sequence)
         keys = sequence.page_keys[: (len(known) - 1) // self._page_size]
         found = self.pool.find(keys)
         num_found = len(found)
-        found = found[: self._longest_seen(keys[:num_found])]
+        found = found[: self._longest_whole(keys[:num_found])]
         is_branch = len(found) < num_found and self.pool.has_next(keys[num_found - 1])
         self.pool.share(found)
         sequence.pages = found
@@ -234,6 +81,8 @@ class SequencePages:
             is_branch = is_branch or pool.are_at_branch(held.pages)
             pool.share(held.pages)
         sequence.branch = num_found if is_branch else None
+        if self.states is not None:
+            self.states.take(sequence, len(found), num_found)
         sequence.num_computed = len(found) * self._page_size
         sequence.num_registered = len(found)
         if not sequence.output_ids:
@@ -245,7 +94,7 @@ class SequencePages:
 
     def register(self, sequence: Sequence, num_positions: int) -> None:
         """Make the whole pages among the first `num_positions`, whose tokens are known, findable."""
-        self._extend_keys(sequence)
+        self.extend_keys(sequence)
         last = num_positions // self._page_size
         for index in range(sequence.num_registered, last):
             previous = sequence.page_keys[index - 1] if index and self.windows else None
@@ -257,6 +106,8 @@ class SequencePages:
 
     def release(self, sequence: Sequence) -> None:
         """Release all pages of a sequence that has its slot still; registered ones stay findable."""
+        if self.states is not None:
+            self.states.release(sequence)
         self.pool.release(sequence.pages)
         sequence.pages = []
         for (_, pool), held in zip(self.windows, sequence.windows, strict=True):
@@ -268,6 +119,8 @@ class SequencePages:
         self.pool.unregister(sequence.pages)
         for _, pool in self.windows:
             pool.forget(sequence.page_keys)
+        if self.states is not None:
+            self.states.forget(sequence)
 
     def give_up_unseen(self, sequence: Sequence) -> None:
         """Release the pages that no token from the next one on sees; steps in flight were planned to run before.
@@ -295,7 +148,11 @@ class SequencePages:
     def can_grow(self, sequence: Sequence, num_positions: int) -> bool:
         """Return whether a sequence can be given the pages of so many positions."""
         needed = self.pages_for(num_positions)
-        return self.pool.can_allocate(max(needed - len(sequence.pages), 0)) and all(
+        if not self.pool.can_allocate(max(needed - len(sequence.pages), 0)):
+            return False
+        if self.states is not None and not self.states.can_grow(sequence):
+            return False
+        return all(
             pool.can_allocate(max(needed - held.end, 0))
             for (_, pool), held in zip(self.windows, sequence.windows, strict=True)
         )
@@ -308,6 +165,9 @@ class SequencePages:
         for (_, pool), held in zip(self.windows, sequence.windows, strict=True):
             if needed > held.end:
                 held.pages += pool.allocate(needed - held.end)
+        if self.states is not None:
+            self.extend_keys(sequence)
+            self.states.grow(sequence)
 
     def fit_windows(self, sequence: Sequence, prefilling: abc.Sequence[Sequence]) -> bool:
         """Return whether the windows of a sequence's prefill fit in addition to those in progress."""
@@ -325,6 +185,15 @@ class SequencePages:
         """Return the number of the first page that a token at a position sees."""
         return shape.first_needed(position) // self._page_size
 
+    def _longest_whole(self, keys: abc.Sequence[bytes]) -> int:
+        """Return the number of the most leading pages after which a sequence can go on."""
+        longest = self._longest_seen(keys)
+        if self.states is None:
+            return longest
+        while (kept := self.states.longest_kept(keys[:longest])) != (seen := self._longest_seen(keys[:kept])):
+            longest = seen
+        return kept
+
     def _longest_seen(self, keys: abc.Sequence[bytes]) -> int:
         """Return the number of the most leading pages after which each window's pages are there."""
         longest = len(keys)
@@ -340,7 +209,8 @@ class SequencePages:
             longest = shorter
         return longest
 
-    def _extend_keys(self, sequence: Sequence) -> None:
+    def extend_keys(self, sequence: Sequence) -> None:
+        """Give every whole page of a sequence's known tokens its key."""
         extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size, sequence.request.media)
 
 

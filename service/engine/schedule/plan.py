@@ -17,6 +17,13 @@ class PlannedRows(NamedTuple):
     places: tuple[int, ...]  # of the rows
 
 
+class PlannedState(NamedTuple):
+    """The slots of the state of a sequence in a step."""
+
+    reads: int  # before its first token; NO_STATE for zeros
+    writes: tuple[tuple[int, int], ...]  # positions at which the state is kept, in their order, each with its slot
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedSequence:
     """One sequence's part of a step."""
@@ -27,6 +34,7 @@ class PlannedSequence:
     token_ids: tuple[int, ...]  # of a prompt; empty for a sequence that decodes, whose token is still on the device
     is_sampled: bool  # whether the sampled token counts: not after a prompt's earlier chunks
     rows: tuple[PlannedRows, ...] = ()  # of the media that its tokens touch
+    state: PlannedState | None = None  # of a model whose layers keep states
 
     @property
     def num_tokens(self) -> int:

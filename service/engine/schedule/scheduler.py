@@ -22,11 +22,13 @@ from service.engine.request import FinishReason, Request, StepLogprobs, TokenEve
 from service.engine.schedule.adapter_slots import AdapterSlots
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.memories import Memories
-from service.engine.schedule.pages import PagePool, SequencePages, page_key, root_key
+from service.engine.schedule.page_pool import PagePool
+from service.engine.schedule.pages import SequencePages, page_key, root_key
 from service.engine.schedule.plan import Plan, PlannedRows, PlannedSequence
-from service.engine.schedule.sequence import Sequence, WindowPages
+from service.engine.schedule.sequence import NO_STATE, Sequence, WindowPages
+from service.engine.schedule.states import SequenceStates
 from service.engine.schedule.waiting import Waiting
-from service.engine.shapes import AvailableSteps, RowShapes, StepKind, WindowShapes
+from service.engine.shapes import AvailableSteps, RowShapes, StateShapes, StepKind, WindowShapes
 
 MAX_PASSED = 2  # sequences, for each slot of the engine, that begin while one waits for a slot of its adapter
 
@@ -46,12 +48,21 @@ class Scheduler:
         encoder_parts: int = 0,
         adapter_slots: int = 0,
         windows: tuple[WindowShapes, ...] = (),
+        states: StateShapes | None = None,
     ) -> None:
         self.num_preemptions = 0
         self.page_size = page_size
         step_tokens = chunking.num_rows * chunking.row_tokens
-        self._pages = SequencePages(num_pages=num_pages, page_size=page_size, windows=windows, step_tokens=step_tokens)
+        self._pages = SequencePages(
+            num_pages=num_pages,
+            page_size=page_size,
+            windows=windows,
+            step_tokens=step_tokens,
+            states=states,
+            row_tokens=chunking.row_tokens,
+        )
         self.pages = self._pages.pool
+        self._states = self._pages.states
         self.windows = tuple(pool for _, pool in self._pages.windows)
         self.places = PagePool(0 if media is None else media.num_places)  # for the rows of media
         self.memories = (
@@ -160,6 +171,8 @@ class Scheduler:
         Args:
             only: the kind that the step must have, to measure one kind by itself.
         """
+        if self._states is not None:
+            self._states.begin_plan()
         for sequence in self._running:
             self._pages.give_up_unseen(sequence)
         self._admit()
@@ -211,6 +224,9 @@ class Scheduler:
         self.places.check_integrity(of_memories if has_places else [])
         for number, pool in enumerate(self.windows):
             pool.check_integrity([s.windows[number].pages for s in (*self._running, *self._waiting)])
+        if self._states is not None:
+            of_each = ([s.state] for s in self._running if s.state != NO_STATE)
+            self._states.pool.check_integrity([*of_each, self._states.held])
         slots = [*self._free_slots, *(s.slot for s in self._running)]
         assert len(set(slots)) == len(slots), f"slots {sorted(slots)} have a double"
         users = [s.adapter_slot for s in self._running if s.adapter_slot >= 0]
@@ -260,6 +276,8 @@ class Scheduler:
 
     def _fits(self, sequence: Sequence) -> bool:
         """Return whether its prefill fits in addition to those in progress: otherwise it would soon be preempted."""
+        if self._states is not None and not self._states.can_admit(self._running):
+            return False
         prefilling = [s for s in self._running if s.is_prefilling]
         in_progress = sum(self._pages.pages_for(s.prefill_len) - len(s.pages) for s in prefilling)
         own = self._pages.pages_for(len(sequence.known_ids)) + self._num_memory_pages(sequence)
@@ -285,7 +303,7 @@ class Scheduler:
         )
         ends: dict[Sequence, int] = {}
         num_rows = chunking.num_rows
-        for sequence in self._without_repeated_work(candidates[:num_rows]):
+        for sequence in self._without_repeated_work(candidates, num_rows):
             start = sequence.num_computed
             end = chunking.end(
                 start,
@@ -338,14 +356,16 @@ class Scheduler:
             return []
         return [(placed.start, placed.end) for placed in sequence.request.media if placed.end > sequence.num_computed]
 
-    def _without_repeated_work(self, candidates: Iterable[Sequence]) -> list[Sequence]:
+    def _without_repeated_work(self, candidates: list[Sequence], most: int) -> list[Sequence]:
         """Find cached prefixes, and leave out sequences that would compute the same page as one before them.
 
         Those find that page in a later step.
         """
+        if self._states is not None:
+            return self._without_repeated_states(self._states, candidates)[:most]
         page_keys: set[bytes] = set()
         different = []
-        for sequence in candidates:
+        for sequence in candidates[:most]:
             self._pages.find_prefix(sequence)
             key = self._pages.next_page_key(sequence)
             if key is None or key not in page_keys:
@@ -354,14 +374,34 @@ class Scheduler:
                 page_keys.add(key)
         return different
 
+    def _without_repeated_states(self, states: SequenceStates, candidates: list[Sequence]) -> list[Sequence]:
+        """The same of a model whose layers keep states: one that has not begun waits for a state to go on from.
+
+        Those that are further on than others leave it, so they come first here.
+        """
+        coming: list[tuple[Sequence, int]] = []
+        different = set()
+        for sequence in sorted(candidates, key=lambda s: s.num_computed == 0):
+            if sequence.num_computed == 0:
+                self._pages.extend_keys(sequence)
+                if any(states.has_key(other, end, sequence) for other, end in coming if end < sequence.prefill_len):
+                    continue
+                self._pages.find_prefix(sequence)
+            different.add(sequence)
+            coming += [(sequence, end) for end in states.coming(sequence)]
+        return [sequence for sequence in candidates if sequence in different]
+
     def _plan_token(self, sequence: Sequence) -> PlannedSequence:
-        planned = PlannedSequence(sequence, sequence.slot, sequence.num_computed, (), is_sampled=True)
+        start = sequence.num_computed
+        state = None if self._states is None else self._states.plan(sequence, start + 1)
+        planned = PlannedSequence(sequence, sequence.slot, start, (), is_sampled=True, state=state)
         sequence.num_computed += 1
         sequence.num_planned += 1
         return planned
 
     def _plan_chunk(self, sequence: Sequence, end: int) -> PlannedSequence:
         start = sequence.num_computed
+        state = None if self._states is None else self._states.plan(sequence, end)
         sequence.num_computed = end
         sequence.last_chunk = self._num_chunks = self._num_chunks + 1
         is_last = not sequence.is_prefilling
@@ -369,7 +409,7 @@ class Scheduler:
         self._pages.register(sequence, end)
         token_ids = tuple(sequence.known_ids[start:end])
         rows = self._take_rows(sequence, start, end) if sequence.media else ()
-        return PlannedSequence(sequence, sequence.slot, start, token_ids, is_sampled=is_last, rows=rows)
+        return PlannedSequence(sequence, sequence.slot, start, token_ids, is_sampled=is_last, rows=rows, state=state)
 
     def _take_rows(self, sequence: Sequence, start: int, end: int) -> tuple[PlannedRows, ...]:
         """Return the rows of a chunk, and give up the media that later chunks do not touch.

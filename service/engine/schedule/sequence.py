@@ -17,6 +17,8 @@ from service.engine.schedule.memory import Memory
 from service.engine.token_mask import ALL_ALLOWED
 from service.errors import ConstraintError
 
+NO_STATE = -1  # in place of a slot: the sequence begins with zeros
+
 
 @dataclass(slots=True)
 class WindowPages:
@@ -45,6 +47,10 @@ class Sequence:
     pages: list[int] = field(default_factory=list)  # in the order of positions
     windows: tuple[WindowPages, ...] = ()  # those of layers whose pages are apart, for each window
     branch: int | None = None  # leading pages that it shares with others, where these part from it; None if none do
+    state: int = NO_STATE  # the slot of its state after the computed positions, of a model whose layers keep states
+    next_state: int = NO_STATE  # the slot that its next step writes, while that is planned
+    parting: int = 0  # position up to which others have computed its text already, which is the end of a row
+    latest_kept: int = 0  # the last position whose state decoding left findable; 0 for none
     page_keys: list[bytes] = field(default_factory=list)  # of its leading whole pages, as far as computed
     num_registered: int = 0  # leading pages that were found, or were offered to the pool's index
     prefill_len: int = 0  # positions to fill before it decodes: the prompt, and after a preemption its own output too

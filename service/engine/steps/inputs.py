@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_STOP_IDS
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.token_mask import ALL_ALLOWED, WORD_BITS
-from service.kernels.paging import Paging, Regions
+from service.kernels.paging import ZERO_STATE, Paging, Regions
 
 HostOrDevice = Array | np.ndarray
 OnDevice = Array | jax.ShapeDtypeStruct  # an array, or its shape when programs are lowered
@@ -35,6 +35,7 @@ class EmbedInputs(NamedTuple):
     media_rows: Int[Any, "row token"] | None = None  # that take the places of tokens, or NOT_MEDIA; None if none do
     rows: Float[Any, "place row level hidden"] | None = None  # of all media; None if no token's place is taken
     windows: dict[int, Int[Any, "slot_and_row base_and_page"]] | None = None  # as those of `StepInputs`
+    states: Int[Any, "2 slot_and_row"] | None = None  # as those of `StepInputs`
 
 
 class StepInputs(NamedTuple):
@@ -60,6 +61,8 @@ class StepInputs(NamedTuple):
     row_adapters: Int[Any, " row"] | None = None
     # By window, of layers whose pages are apart: the position at which a table begins, and its pages. None without any.
     windows: dict[int, Int[Any, "slot_and_row base_and_page"]] | None = None
+    # The slots of states that are read, then those that are written, as `Paging` has them. None of a model without any.
+    states: Int[Any, "2 slot_and_row"] | None = None
 
     def token_adapters(self) -> Int[Array, " token"] | None:
         """Return the slot of each token's adapter; of padding, NO_ADAPTER."""
@@ -73,16 +76,17 @@ class StepInputs(NamedTuple):
     def to_embed(self, rows: Float[Any, "place row level hidden"] | None = None) -> EmbedInputs:
         """Return what the step's first program takes, with the rows of all media if some take the places of tokens."""
         tables = (self.packed, self.page_table, self.memory_table)
-        return EmbedInputs(*tables, self.positions, self.media_rows, rows, self.windows)
+        return EmbedInputs(*tables, self.positions, self.media_rows, rows, self.windows, self.states)
 
     @property
     def regions(self) -> Regions:
         """The positions and pages of the tokens."""
         num_slots = len(self.starts)
-        return Regions(
+        regions = Regions(
             Paging(self.starts, self.num_tokens, self.page_table[:num_slots]),
             Paging(self.row_starts, self.row_tokens, self.page_table[num_slots:]),
         )
+        return regions if self.states is None else regions.with_states(jnp.asarray(self.states))
 
 
 class FloatOption(IntEnum):
@@ -225,6 +229,10 @@ def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
         num_tables = num_slots + num_rows
         windows = {w.window: np.zeros((num_tables, 1 + w.table_pages), np.int32) for w in shapes.windows}
         inputs = inputs._replace(windows=windows)
+    if shapes.states is not None:
+        states = np.full((2, num_slots + num_rows), ZERO_STATE, np.int32)
+        states[1] = shapes.states.num_states  # which writes nothing
+        inputs = inputs._replace(states=states)
     if shapes.media is not None and shapes.media.has_grid:
         inputs = inputs._replace(positions=np.zeros((3, shapes.padding(bucket)), np.int32))
     if shapes.memory is None:

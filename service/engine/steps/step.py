@@ -95,7 +95,7 @@ def embed_tokens(
     host: EmbedInputs = jax.tree.map(jnp.asarray, inputs)
     step = step_inputs(host.packed, host.page_table, bucket, has_adapters=has_adapters)
     token_ids = jnp.concatenate([slots.last_token_ids[: bucket.num_seqs], step.token_ids.reshape(-1)])
-    regions = step.regions
+    regions = step._replace(states=host.states).regions
     memory = None
     if host.memory_table is not None:
         memory = regions.with_page_table(host.memory_table).of_length(model.memory_len)

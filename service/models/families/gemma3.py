@@ -33,7 +33,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
     text.refuse_unless("final_logit_softcapping")  # which the model with images ignores
     encoder = _encoder(config, text)
     decoder = gemma3_text.read_config(text)
-    windows = [layer.attention.window for layer in decoder.layers if layer.attention.window is not None]
+    windows = [attention.window for attention in decoder.attentions if attention.window is not None]
     if encoder.num_rows > min(windows, default=encoder.num_rows):
         raise config.refuse(
             f"sliding_window = {min(windows)} is less than the {encoder.num_rows} tokens of an image, whose first one "

@@ -125,6 +125,23 @@ _IDEFICS = FamilyKeys(
     {"image_token_id": 128_257, "scale_factor": 2, "tie_word_embeddings": False},
     unused=("text_config", "vision_config", "pixel_shuffle_factor", "use_reentrant_checkpointing"),
 )
+_QWEN_3_5 = {
+    **_DECODER,
+    **{"vocab_size": 248_320, "intermediate_size": 12_288, "num_attention_heads": 16, "num_key_value_heads": 4},
+    **{"head_dim": 256, "max_position_embeddings": 32_768, "attention_bias": False, "layer_types": None},
+    **{"full_attention_interval": None, "attn_output_gate": None, "mamba_ssm_dtype": None},
+    **{"linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128},
+    **{"linear_num_key_heads": 16, "linear_num_value_heads": 32},
+}
+_QWEN_3_5_EXPERTS = {
+    **{key: value for key, value in _QWEN_3_5.items() if key != "intermediate_size"},
+    **{"hidden_size": 2048, "num_hidden_layers": 40, "num_key_value_heads": 2, "moe_intermediate_size": 512},
+    **{"shared_expert_intermediate_size": 512, "num_experts_per_tok": 8, "num_experts": 256},
+}
+_QWEN_3_5_WHOLE = FamilyKeys(
+    {"tie_word_embeddings": False},
+    unused=("text_config", "vision_config", "image_token_id", "video_token_id", "vision_*_token_id"),
+)
 _ROUTER = ("router_aux_loss_coef", "router_jitter_noise", "output_router_logits")
 _MAMBA = ("mamba_*", "time_step_*", "normalization_function", "init_method", "num_experts_per_tok", "intermediate_size")
 
@@ -220,6 +237,35 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
     ),
     "idefics3": _IDEFICS,
     "idefics3_vision": _IDEFICS_VISION,
+    "lfm2": FamilyKeys(
+        {
+            **{key: value for key, value in _DECODER.items() if key not in ("rms_norm_eps", "hidden_act")},
+            **{"vocab_size": 65_536, "hidden_size": 2560, "intermediate_size": 12_288, "num_key_value_heads": 8},
+            **{"max_position_embeddings": 128_000, "norm_eps": 1e-5, "tie_word_embeddings": True, "conv_bias": False},
+            **{"conv_L_cache": 3, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0},
+            **{"block_auto_adjust_ff_dim": True, "full_attn_idxs": None, "layer_types": None},
+        },
+        unused=(
+            *(
+                "tie_embedding",
+                "block_ff_dim",
+                "block_dim",
+                "block_mlp_init_scale",
+                "block_norm_eps",
+                "block_out_init_scale",
+            ),
+            *(
+                "block_use_*",
+                "conv_dim*",
+                "conv_use_xavier_init",
+                "num_heads",
+                "use_pos_enc",
+                "theta",
+                "rms_norm_eps",
+                "hidden_act",
+            ),
+        ),
+    ),
     "llama": FamilyKeys({**_DECODER, **_BIASES}, unused=("pretraining_tp",)),
     "ministral": FamilyKeys({**_MISTRAL, "sliding_window": 4096, "layer_types": None}),
     "ministral3": FamilyKeys(
@@ -278,6 +324,20 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         },
         {"num_local_experts": "num_experts"},
         unused=(*_ROUTER, "max_window_layers"),
+    ),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), _QWEN_3_5_WHOLE),
+    "qwen3_5_text": FamilyKeys(_QWEN_3_5, unused=("mtp_*", "mlp_only_layers")),
+    "qwen3_5_moe_text": FamilyKeys(
+        _QWEN_3_5_EXPERTS, {"num_local_experts": "num_experts"}, unused=(*_ROUTER, "mtp_*", "intermediate_size")
+    ),
+    "qwen3_next": FamilyKeys(
+        {
+            **_QWEN_3_5_EXPERTS,
+            **{"vocab_size": 151_936, "num_hidden_layers": 48, "num_experts_per_tok": 10, "num_experts": 512},
+            **{"decoder_sparse_step": 1, "norm_topk_prob": True, "mlp_only_layers": None},
+        },
+        {"num_local_experts": "num_experts"},
+        unused=(*_ROUTER, "intermediate_size"),
     ),
     "qwen3_vl": FamilyKeys(
         {"image_token_id": 151_655, "tie_word_embeddings": False}, unused=("text_config", "vision_config")
@@ -357,6 +417,8 @@ PART_TYPES: Mapping[str, Mapping[str, str]] = {
     "gemma3": {"text_config": "gemma3_text", "vision_config": "siglip_vision_model"},
     "idefics3": {"text_config": "llama", "vision_config": "idefics3_vision"},
     "smolvlm": {"text_config": "llama", "vision_config": "smolvlm_vision"},
+    "qwen3_5": {"text_config": "qwen3_5_text"},
+    "qwen3_5_moe": {"text_config": "qwen3_5_moe_text"},
     "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},
 }
 # What older files call a part.

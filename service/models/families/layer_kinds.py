@@ -1,4 +1,4 @@
-"""Layers that see a whole text, and layers that see a part of it: the keys of `config.json` for both.
+"""Layers that see a whole text, a part of it, or keep a state: the keys of `config.json` for all.
 
 Source: transformers `configuration_utils.py` (layer_types, remap_legacy_layer_types).
 """
@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from service.models.config import HubConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-FORMER_KINDS = {"attention": FULL, "mamba": "linear_attention"}  # and their names of today
+CONVOLUTION, LINEAR = "conv", "linear_attention"
+FORMER_KINDS = {"attention": FULL, "mamba": LINEAR}  # and their names of today
 
 
-def read_layer_kinds(config: HubConfig, default: Sequence[str]) -> Sequence[str]:
+def read_layer_kinds(
+    config: HubConfig, default: Sequence[str], served: Sequence[str] = (FULL, SLIDING)
+) -> Sequence[str]:
     """Return the kind of each layer, by `layer_types` or, in files without it, the family's rule.
 
     Raises:
@@ -21,6 +24,6 @@ def read_layer_kinds(config: HubConfig, default: Sequence[str]) -> Sequence[str]
     if named is None:
         return default
     kinds = [FORMER_KINDS.get(str(kind), str(kind)) for kind in named] if isinstance(named, list) else []
-    if len(kinds) != len(default) or not all(kind in (FULL, SLIDING) for kind in kinds):
-        raise config.refuse(f"layer_types must name {FULL} or {SLIDING} for each of {len(default)} layers.")
+    if len(kinds) != len(default) or not all(kind in served for kind in kinds):
+        raise config.refuse(f"layer_types must name {' or '.join(served)} for each of {len(default)} layers.")
     return kinds

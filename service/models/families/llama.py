@@ -96,7 +96,9 @@ def read_decoder(
     Raises:
         UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
     """
-    given = {"final_norm": read_norm(config), "has_tied_embeddings": config.flag("tie_word_embeddings")} | options
+    given: dict[str, Any] = {"has_tied_embeddings": config.flag("tie_word_embeddings")} | options
+    if "final_norm" not in given:
+        given["final_norm"] = read_norm(config)
     return DecoderConfig(
         model_type=str(config.values.get("model_type")),
         vocab_size=config.required_int("vocab_size"),
@@ -111,7 +113,7 @@ def read_decoder(
 
 def _context_len(config: HubConfig, layers: Sequence[Layer]) -> int:
     """Return the longest text: with LongRoPE the original context, unless the operator asks for more."""
-    rotations = [layer.attention.rotation for layer in layers]
+    rotations = [layer.attention.rotation for layer in layers if layer.attention is not None]
     originals = [rope.original_context_len for rope in rotations if rope is not None and rope.scaling == "longrope"]
     claimed = config.required_int("max_position_embeddings")
     short = [original for original in originals if (config.max_model_len or 0) <= original]

@@ -72,6 +72,7 @@ FAMILY_ROPES: Mapping[str, FamilyRope] = {
     "glm": FamilyRope(partial=0.5, is_adjacent=True),
     "glm4": FamilyRope(partial=0.5, is_adjacent=True),
     "gpt_oss": FamilyRope(150_000.0, _GPT_OSS),
+    "lfm2": FamilyRope(1_000_000.0),
     "ministral3": FamilyRope(parameters=_MINISTRAL_3, has_temperature=True),
     "mixtral": FamilyRope(1_000_000.0),
     "modernbert": FamilyRope(
@@ -80,6 +81,7 @@ FAMILY_ROPES: Mapping[str, FamilyRope] = {
     ),
     "olmo3": FamilyRope(kinds={FULL: ("rope_theta", 500_000.0), SLIDING: ("rope_theta", 500_000.0)}),
     "phi3": FamilyRope(partial=1.0, has_su=True),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), FamilyRope(partial=0.25)),
     "qwen3_vl_text": FamilyRope(500_000.0, has_sections=True),
     "smollm3": FamilyRope(2_000_000.0),
 }

@@ -131,7 +131,7 @@ class EngineSpec(ModelSpec):
         return {
             "model_type": config.model_type,
             **self.number_formats,
-            "kv_head_copies": max(layer.attention.kv_copies for layer in config.layers),
+            "kv_head_copies": max(attention.kv_copies for attention in config.attentions),
             **asdict(self.shapes),
         }
 
@@ -147,6 +147,8 @@ class EngineSpec(ModelSpec):
         sizes = {"max_model_len": shapes.max_model_len, "kv_pages": shapes.num_pages, "slots": shapes.num_slots}
         if shapes.windows:
             sizes |= {"kv_tokens": shapes.kv_tokens}
+        if shapes.states is not None:
+            sizes |= {"states": shapes.states.num_states}
         return {**sizes, **self.number_formats}
 
     @override
@@ -155,10 +157,10 @@ class EngineSpec(ModelSpec):
             return None
         from service.kernels.self_check import Case, find_fault
 
-        kernel, attentions = self.kernel.kernel(), [layer.attention for layer in self.config.layers]
+        kernel = self.kernel.kernel()
         kinds = {
             (a.num_kv_heads, a.group_size, a.head_dim, Scoring(a.scale, a.window, a.soft_cap), a.has_sinks)
-            for a in attentions
+            for a in self.config.attentions
         }
         cases = [
             Case(
@@ -421,6 +423,7 @@ def _model_size(
         window_bytes_per_token=tuple(
             sorted((window, size) for window, size in by_window.items() if window is not None)
         ),
+        state_bytes=config.state_bytes(dtype.itemsize),
         is_host=mesh.is_host,
         skips_padding=mesh.is_host and dtype == np.float32 and skips_padding(native_code(), products_dtype),
         has_whole_steps=mesh.prefers_whole_steps,
@@ -509,7 +512,7 @@ def head_shapes(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
             head_dim,
             formats.dtype,
             formats.kv_dtype,
-            has_sinks=any(layer.attention.has_sinks for layer in config.layers),
+            has_sinks=any(attention.has_sinks for attention in config.attentions),
             has_memory=config.speech_encoder is not None,
             looks_ahead=config.looks_ahead,
         )

@@ -66,7 +66,7 @@ class RunningListener(RunningEngine):
 def _heads(generation: Mapping[str, Any], config: DecoderConfig) -> tuple[tuple[int, int], ...]:
     """Return the layer and number of each head that follows the sound; empty if none that exist are named."""
     stated = generation.get("alignment_heads")
-    num_heads = config.layers[0].attention.num_heads
+    num_heads = config.heads.num_heads
     if not isinstance(stated, list):
         return ()
     try:

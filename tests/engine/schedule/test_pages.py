@@ -1,6 +1,6 @@
 import pytest
 
-from service.engine.schedule.pages import PageIntegrityError, PagePool
+from service.engine.schedule.page_pool import PageIntegrityError, PagePool
 
 
 def test_pages_are_given_once_until_they_are_released():

@@ -3,7 +3,7 @@
 import pytest
 
 from service.engine.request import FinishReason, Sampling, StepLogprobs, TokenLogprobs
-from service.engine.schedule.pages import PageIntegrityError
+from service.engine.schedule.page_pool import PageIntegrityError
 from service.engine.shapes import StepKind
 from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 

@@ -4,25 +4,9 @@ import random
 
 import pytest
 
-from service.engine.request import FinishReason, Request, Sampling
 from service.engine.shapes import step_pages, window_pages
+from tests.engine.schedule.plain_runs import check_random_plans, request_of, run_out
 from tests.engine.schedule.windows import PlainDevice, expected, held, scheduler_of, window_shapes
-
-
-def _request(name: str, prompt, max_tokens: int, priority: int = 0) -> Request:
-    return Request(name, tuple(prompt), max_tokens, Sampling(temperature=0.0), frozenset(), priority)
-
-
-def run_out(scheduler, device, results=None):
-    events, before = [], None
-    while True:
-        plan = scheduler.plan()
-        token_ids = None if plan is None else device.run(plan)
-        if before is not None:
-            events += scheduler.commit(*before)
-        if plan is None and before is None:
-            return events
-        before = None if plan is None else (plan, token_ids)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -30,60 +14,14 @@ def test_random_plans_give_every_sequence_its_own_text_and_lose_no_page(seed):
     """With aborts, preemptions, forks and NaNs, over pools that are too small for all."""
     rng = random.Random(seed)
     shapes = window_shapes(num_pages=rng.choice([16, 24, 40]), w8=rng.choice([9, 14, 30]), w14=rng.choice([12, 20]))
-    scheduler, device = scheduler_of(shapes), PlainDevice(shapes)
-    beginnings = [[rng.randrange(VOCAB_SIZE) for _ in range(40)] for _ in range(3)]
-    sequences, aborted, prompts, before, num_plans, num_failed = [], set(), [], None, 0, 0
-    bound = [window_pages(w.window, 4) + step_pages(16, 4) for w in shapes.windows]
-    while num_plans < NUM_PLANS:
-        if scheduler.num_waiting < 3 and rng.random() < 0.5:
-            prompt = [*rng.choice(beginnings)[: rng.randrange(40)], *(rng.randrange(VOCAB_SIZE) for _ in range(4))]
-            if sequences and rng.random() < 0.3:  # the next turn of a conversation
-                prompt = (sequences[rng.randrange(len(sequences))].known_ids + prompt)[: rng.randrange(8, 44)]
-            count, priority = rng.randrange(1, 20), rng.randrange(2)
-            for _ in range(rng.choice([1, 1, 3])):
-                sequences.append(scheduler.add(_request(str(len(sequences)), prompt, count, priority)))
-                prompts.append(prompt)
-        if sequences and rng.random() < 0.05:
-            scheduler.abort(sequence := rng.choice(sequences[-8:]))
-            aborted.add(sequence)
-        plan = scheduler.plan()
-        is_failing = plan is not None and rng.random() < 0.01
-        failing = {rng.choice(plan.seqs).slot} if is_failing else set()
-        num_failed += is_failing
-        token_ids = None if plan is None else device.run(plan, failing)
-        if before is not None:
-            scheduler.commit(*before)
-        before = None if plan is None else (plan, token_ids)
-        num_plans += 1
-        scheduler.check_integrity()
-        assert all(own <= most for of_sequence in held(sequences) for own, most in zip(of_sequence, bound, strict=True))
-    if before is not None:
-        scheduler.commit(*before)
-    run_out(scheduler, device)
-    scheduler.check_integrity()
-    assert scheduler.num_used_pages == 0
-    assert scheduler.num_preemptions
-    assert num_failed
-    for sequence, prompt in zip(sequences, prompts, strict=True):
-        wanted = expected(shapes, prompt, sequence.request.max_tokens)
-        assert sequence.output_ids == wanted[: len(sequence.output_ids)]
-        if sequence.finish_reason is FinishReason.LENGTH:
-            assert len(sequence.output_ids) == len(wanted)
-    again = [scheduler.add(_request("again", prompt, 5)) for prompt in prompts[-20:]]
-    run_out(scheduler, device)
-    # Nobody finds what a sequence has left that failed.
-    assert [s.output_ids for s in again] == [expected(shapes, prompt, 5) for prompt in prompts[-20:]]
-    assert sum(s.num_cached_tokens for s in again) > 0
-
-
-NUM_PLANS, VOCAB_SIZE = 2500, 97
+    assert check_random_plans(rng, shapes, num_plans=2500) > 0
 
 
 def test_a_long_sequence_holds_a_window_and_a_chunk():
     shapes = window_shapes(context=4096, num_pages=4096, w64=4 * (64 // 4 + 2) + 8)
     scheduler, device = scheduler_of(shapes), PlainDevice(shapes)
     sequences = [
-        scheduler.add(_request(str(name), [(7 * i + name) % 97 for i in range(1000)], 60)) for name in range(4)
+        scheduler.add(request_of(str(name), [(7 * i + name) % 97 for i in range(1000)], 60)) for name in range(4)
     ]
     most = 0
     before = None
@@ -101,14 +39,14 @@ def test_a_prefix_is_found_as_far_as_the_windows_pages_are_there():
     shapes = window_shapes(w8=20)
     scheduler, device = scheduler_of(shapes), PlainDevice(shapes)
     prompt = list(range(40))
-    scheduler.add(_request("first", prompt, 1))
+    scheduler.add(request_of("first", prompt, 1))
     run_out(scheduler, device)
-    again = scheduler.add(_request("again", [*prompt, 5, 6], 3))
+    again = scheduler.add(request_of("again", [*prompt, 5, 6], 3))
     run_out(scheduler, device)
     assert again.num_cached_tokens == 40
     assert again.output_ids == expected(shapes, [*prompt, 5, 6], 3)
     scheduler.windows[0].forget([again.page_keys[9]])
-    shorter = scheduler.add(_request("shorter", [*prompt, 7], 3))
+    shorter = scheduler.add(request_of("shorter", [*prompt, 7], 3))
     run_out(scheduler, device)
     assert shorter.num_cached_tokens == 36
     assert shorter.output_ids == expected(shapes, [*prompt, 7], 3)
@@ -121,7 +59,7 @@ def test_the_second_branch_of_a_prompt_stays_findable():
     system = list(range(40))
     cached = []
     for number in range(4):
-        sequence = scheduler.add(_request(str(number), [*system, *(50 + number for _ in range(40))], 1))
+        sequence = scheduler.add(request_of(str(number), [*system, *(50 + number for _ in range(40))], 1))
         run_out(scheduler, device)
         cached.append(sequence.num_cached_tokens)
     assert cached[1] < 40
@@ -146,7 +84,7 @@ def conversations(num_windows: int, *, seed: int) -> tuple[list[tuple[int, int]]
     found, is_right = [], True
     for number in turns:
         texts[number] += [rng.randrange(97) for _ in range(70)]
-        sequence = scheduler.add(_request("turn", texts[number], 30))
+        sequence = scheduler.add(request_of("turn", texts[number], 30))
         run_out(scheduler, device)
         is_right = is_right and sequence.output_ids == expected(shapes, texts[number], 30)
         texts[number] += sequence.output_ids

@@ -1,4 +1,4 @@
-"""A device in plain numbers, which reads and writes pages through the tables of a step as kernels do."""
+"""A device in plain numbers, which reads and writes pages and states through a step's tables, as kernels do."""
 
 from collections.abc import Iterable
 
@@ -9,21 +9,30 @@ from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
-from service.engine.shapes import AvailableSteps, EngineShapes, WindowShapes
+from service.engine.shapes import AvailableSteps, EngineShapes, StateShapes, WindowShapes
+from service.kernels.paging import STATE_BEFORE, ZERO_STATE
 
 VOCAB = 97
 POISON = -1  # a NaN
 PRIME = (1 << 31) - 1
 
 
-def window_shapes(*, context: int = 64, num_slots: int = 4, num_pages: int = 40, **windows: int) -> EngineShapes:
+def window_shapes(
+    *,
+    context: int = 64,
+    num_slots: int = 4,
+    num_pages: int = 40,
+    states: StateShapes | None = None,
+    **windows: int,
+) -> EngineShapes:
     """Return shapes with pages of four tokens; `windows` names them: `w8=20` for 20 pages of a window of 8."""
     pages = context // 4
     apart = tuple(
         WindowShapes(int(name[1:]), count, min(pages, (int(name[1:]) + 8 + 8) // 4), 8)
         for name, count in windows.items()
     )
-    return EngineShapes(num_slots, num_pages, 4, context, max_prefill_tokens=16, row_tokens=8, windows=apart)
+    sizes = {"max_prefill_tokens": 16, "row_tokens": 8, "windows": apart, "states": states}
+    return EngineShapes(num_slots, num_pages, 4, context, **sizes)
 
 
 def scheduler_of(shapes: EngineShapes) -> Scheduler:
@@ -33,6 +42,7 @@ def scheduler_of(shapes: EngineShapes) -> Scheduler:
         page_size=shapes.page_size,
         chunking=Chunking.of(shapes),
         windows=shapes.windows,
+        states=shapes.states,
     )
 
 
@@ -42,17 +52,24 @@ def _value(before: int, token_id: int) -> int:
 
 def expected(shapes: EngineShapes, prompt, count: int) -> list[int]:
     """Return the tokens that follow a prompt, computed without pages."""
-    values, token_ids = [], list(prompt)
+    values, token_ids, state = [], list(prompt), 0
     for token_id in token_ids:
         values.append(_value(values[-1] if values else 0, token_id))
+        state = _changed(state, token_id)
     while len(token_ids) < len(prompt) + count:
-        token_ids.append(_next(shapes, values))
+        token_ids.append(_next(shapes, values, state))
         values.append(_value(values[-1], token_ids[-1]))
+        state = _changed(state, token_ids[-1])
     return token_ids[len(prompt) :]
 
 
-def _next(shapes: EngineShapes, values: list[int]) -> int:
+def _changed(state: int, token_id: int) -> int:
+    return (state * 31 + token_id + 7) % PRIME
+
+
+def _next(shapes: EngineShapes, values: list[int], state: int) -> int:
     seen = [sum(values), *(sum(values[max(len(values) - w.window, 0) :]) for w in shapes.windows)]
+    seen += [] if shapes.states is None else [state]
     return sum((2 * place + 1) * total for place, total in enumerate(seen)) % VOCAB
 
 
@@ -64,6 +81,7 @@ class PlainDevice:
         self._available = AvailableSteps(shapes.buckets, max(shapes.row_counts), is_complete=True)
         self._pools = [np.full(shapes.num_pages * 4, POISON, np.int64)]
         self._pools += [np.full(w.num_pages * 4, POISON, np.int64) for w in shapes.windows]
+        self._states = [POISON] * (0 if shapes.states is None else shapes.states.num_states)
         self._last = [0] * shapes.num_slots
 
     def run(self, plan: Plan, failing: set[int] = frozenset()) -> list[int]:
@@ -87,11 +105,12 @@ class PlainDevice:
                 for pool in range(len(self._pools)):
                     places = self._places(pool, step, row, position, position + 1)
                     self._pools[pool][places] = POISON if is_nan else _value(int(before), token_id)
+        after = self._run_states(step, rows, failing)
         ends = {slot: (row, start + len(token_ids)) for row, slot, start, token_ids in rows}
         results = []
         for planned in plan.seqs:
             row, end = ends[planned.slot]
-            token_id = self._sample(step, row, end) if planned.is_sampled else 0
+            token_id = self._sample(step, row, end, after) if planned.is_sampled else 0
             if planned.is_sampled:
                 self._last[planned.slot] = max(token_id, 0)
             results.append(token_id)
@@ -100,9 +119,38 @@ class PlainDevice:
     def _decodes(self, step: PackedStep) -> list[tuple[int, int]]:
         return [(slot, slot) for slot in np.flatnonzero(step.inputs.num_tokens).tolist()]
 
-    def _sample(self, step: PackedStep, row: int, end: int) -> int:
+    def _run_states(
+        self, step: PackedStep, rows: list[tuple[int, int, int, list[int]]], failing: set[int]
+    ) -> dict[int, int]:
+        """Return the state after each row, all of which run at the same time, those of one sequence in their order."""
+        if step.inputs.states is None:
+            return {}
+        (reads, writes), num_states = step.inputs.states.tolist(), len(self._states)
+        assert [writes[row] for row in range(len(writes)) if row not in {row for row, *_ in rows}].count(
+            num_states
+        ) == len(writes) - len(rows)
+        before, after, writers, readers = list(self._states), {}, {}, {}
+        for row, slot, start, token_ids in rows:
+            assert (reads[row] == ZERO_STATE) == (start == 0)
+            state = after[row - 1] if reads[row] == STATE_BEFORE else 0 if reads[row] < 0 else before[reads[row]]
+            if reads[row] >= 0:
+                readers.setdefault(reads[row], set()).add(slot)
+            for token_id in token_ids:
+                is_nan = state == POISON or slot in failing
+                state = POISON if is_nan else _changed(state, token_id)
+            after[row] = state
+            if writes[row] < num_states:
+                assert writes[row] not in writers, "two rows write one slot"
+                writers[writes[row]] = slot
+                self._states[writes[row]] = state
+        for state_slot, slot in writers.items():
+            assert readers.get(state_slot, set()) <= {slot}, "a step reads a slot of which another sequence writes"
+        return after
+
+    def _sample(self, step: PackedStep, row: int, end: int, after: dict[int, int]) -> int:
         windows = [0, *(max(end - w.window, 0) for w in self.shapes.windows)]
         seen = [self._read(pool, step, row, first, end) for pool, first in enumerate(windows)]
+        seen += [np.array([after[row]], np.int64)] if after else []
         if any((values == POISON).any() for values in seen):
             return -1
         return sum((2 * place + 1) * int(values.sum()) for place, values in enumerate(seen)) % VOCAB

@@ -87,13 +87,64 @@ def test_a_list_of_factors_of_the_wrong_length_is_refused():
         ("deepseek_v2", "latent vector"),
         ("deepseek_v3", "latent vector"),
         ("gpt2_hyena", "convolutions"),
-        ("mamba2", "recurrent"),
-        ("qwen3_5", "recurrent"),
+        ("mamba2", "another recurrence"),
+        ("jamba", "another recurrence"),
+        ("zamba2", "shared"),
+        ("rwkv", "a recurrence of their own"),
+        ("kimi_linear", "decay by channel"),
+        ("glm_moe_dsa", "by an index"),
+        ("mistral4", "latent vector"),
+        ("gemma3n", "four streams"),
+        ("gemma4_assistant", "drafts for another model"),
     ],
 )
 def test_a_model_with_another_kind_of_cache_is_refused_with_the_reason(model_type, reason):
     with pytest.raises(UnsupportedModel, match=f"model_type '{model_type}' is not served: .*{reason}"):
         read_config("m", {"model_type": model_type})
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"conv_L_cache": 1}, "keeps no state"),
+        ({"conv_L_cache": 0}, "conv_L_cache is 0"),
+        ({"layer_types": ["conv"] * 5}, "names no full_attention"),
+        ({"layer_types": ["conv", "mamba", "conv", "conv", "full_attention"]}, "must name full_attention or conv"),
+        ({"full_attn_idxs": [7], "layer_types": None}, "full_attn_idxs must hold numbers of layers below 5"),
+    ],
+)
+def test_a_convolution_of_lfm2_that_is_none_is_refused_by_name(values, reason):
+    case = next(case for case in FAMILY_CASES if case.name == "lfm2")
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("m", {**case.hub_config, **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"linear_num_value_heads": 5}, "linear_num_value_heads = 5 is not a multiple of linear_num_key_heads = 2"),
+        ({"linear_num_key_heads": 0}, "linear_num_key_heads is 0"),
+        ({"linear_key_head_dim": -8}, "linear_key_head_dim is -8"),
+        ({"linear_value_head_dim": 0}, "linear_value_head_dim is 0"),
+        ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim is 0"),
+        ({"linear_conv_kernel_dim": 1}, "keeps no state"),
+        ({"attn_output_gate": False}, "attn_output_gate = False is not served"),
+        ({"hidden_act": "relu"}, "hidden_act = 'relu' is not served"),
+        ({"layer_types": ["linear_attention"] * 4}, "names no full_attention"),
+        ({"layer_types": ["linear_attention"] * 3}, "for each of 4 layers"),
+    ],
+)
+def test_heads_of_qwen_3_5_that_contradict_each_other_are_refused_by_name(values, reason):
+    case = next(case for case in FAMILY_CASES if case.name == "qwen3_5")
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("m", {**case.hub_config, **values})
+
+
+def test_states_are_kept_in_float32_whatever_a_file_says(caplog):
+    case = next(case for case in FAMILY_CASES if case.name == "qwen3_5")
+    config = read_config("m", {**case.hub_config, "mamba_ssm_dtype": "bfloat16"})
+    assert config == read_config("m", case.hub_config)
+    assert "states are kept in float32" in caplog.text
 
 
 def test_code_of_a_checkpoint_is_never_run():

@@ -54,8 +54,8 @@ def test_what_a_release_saves_is_the_model_that_it_was_given(version: str):
 @pytest.mark.parametrize("name", NEWEST["rotations"])
 def test_rotations_are_those_of_transformers(name: str):
     config = described(name, CASES[name])
-    by_kind = {SLIDING if layer.attention.window else FULL: layer.attention.rotation for layer in config.layers}
-    ropes = {rope for layer in config.layers if (rope := layer.attention.rotation) is not None}
+    by_kind = {SLIDING if attention.window else FULL: attention.rotation for attention in config.attentions}
+    ropes = {rope for attention in config.attentions if (rope := attention.rotation) is not None}
     for kind, expected in NEWEST["rotations"][name].items():
         rope = by_kind.get(kind) if kind else next(iter(ropes))
         if rope is None:

@@ -55,6 +55,8 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     model_type = str(config.values["model_type"])
     geometry = TWO_SIDED.get(model_type, model_type)
     decoder = read_decoder_config(config.uri, {**config.values, "model_type": geometry, "is_causal": None})
+    if any(layer.state is not None for layer in decoder.layers):
+        raise UnsupportedModel(config.uri, "config.json: layers that keep a state are not served in an encoder.")
     first, heads = decoder.layers[0], decoder.heads
     mlp = first.feed_forward
     if isinstance(mlp, Experts):
@@ -73,7 +75,8 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
         activation=mlp.activation,
         attention_scale=heads.scale,
         layers=tuple(
-            RotaryLayer(heads.rotation, _sight(layer.attention.window, is_causal=is_causal)) for layer in decoder.layers
+            RotaryLayer(heads.rotation, _sight(attention.window, is_causal=is_causal))
+            for attention in decoder.attentions
         ),
         names=replace(decoder.names, prefix=""),
         vector=vector,
