@@ -110,8 +110,9 @@ class _Steps:
 
         def embed(weights: Weights, token_ids: Int[Array, " token"], regions: Regions) -> tuple[Any, Any]:
             embedded = model.embed(weights, token_ids, regions.positions(len(token_ids)))
-            has_inputs = isinstance(model, HasLayerInputs)
-            return embedded, model.per_layer_inputs(weights, token_ids, embedded[0]) if has_inputs else ()
+            if not isinstance(model, HasLayerInputs):
+                return embedded, ()
+            return embedded, model.per_layer_inputs(weights, token_ids, embedded[0])
 
         self.embed = jax.jit(embed)
         self._initial_cache = functools.partial(model.initial_cache, spec.shapes.layout)
