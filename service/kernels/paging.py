@@ -96,7 +96,7 @@ class Regions(NamedTuple):
         none = jnp.zeros(0, jnp.int32)
         return cls(Paging(none, none, jnp.zeros((0, paging.page_table.shape[1]), jnp.int32)), paging)
 
-    def with_page_table(self, page_table: Int[Array, "seq page"]) -> "Regions":
+    def with_page_table(self, page_table: Int[Any, "seq page"]) -> "Regions":
         """Return the same tokens in the pages of one table: of the sequences that decode, then of the rows."""
         num_decodes = len(self.decodes.start)
         return Regions(
@@ -104,13 +104,13 @@ class Regions(NamedTuple):
             self.prompts._replace(page_table=page_table[num_decodes:]),
         )
 
-    def with_states(self, states: Int[Array, "2 seq"]) -> "Regions":
+    def with_states(self, states: Int[Any, "2 seq"]) -> "Regions":
         """Return the same tokens with the slots of their states: what is read, then what is written."""
         num_decodes = len(self.decodes.start)
         of_decodes, of_rows = StateSlots(*states[:, :num_decodes]), StateSlots(*states[:, num_decodes:])
         return Regions(self.decodes._replace(states=of_decodes), self.prompts._replace(states=of_rows))
 
-    def in_window(self, table: Int[Array, "seq base_and_page"]) -> "Regions":
+    def in_window(self, table: Int[Any, "seq base_and_page"]) -> "Regions":
         """Return the same tokens in the pages that a window needs, as if each sequence began at a position of its own.
 
         Kernels need not know: masks depend on differences of positions alone, and cached keys are rotated already.

@@ -17,6 +17,7 @@ from service.engine.request import Adapter
 from service.kernels.blocks import BlockAttention
 from service.kernels.paging import Paging
 from service.kernels.products.linear import PLAIN, SPLIT, Products
+from service.models.adapted import adapted_tensors
 from service.models.adapter_arrays import AdapterShapes
 from service.models.decoder import Decoder
 from service.models.decoder_weights import decoder_weight_specs
@@ -30,6 +31,7 @@ from service.weights.low_rank import LowRankUpdate
 from tests.engine.conftest import start_engine  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from tests.models.whole_step import WholeStep
 from tests.parity.adapter_cases import ADAPTER_CASES, AdapterCase
+from tests.parity.family_cases import FAMILY_CASES
 from tests.parity.test_quantized import in_float32
 from tests.parity.test_reference_logits import LAYOUT, PAGES, bare_tensors
 from tests.tolerances import SAME_MODEL_ATOL, SAME_QUANTIZED_MODEL_ATOL
@@ -131,4 +133,25 @@ def test_a_base_in_eight_bits_is_as_exact_with_an_adapter_beside_it(
     monkeypatch.setattr("service.models.multiply.linear", in_float32)
     expected, _ = Pair(model, token_ids).logits(weights)
     np.testing.assert_allclose(adapted, expected, atol=SAME_QUANTIZED_MODEL_ATOL, rtol=0)
+    assert np.abs(adapted - plain).max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", pytest.param("qwen3_next", marks=pytest.mark.grid)])
+def test_an_adapter_of_a_recurrent_layer_is_what_its_merge_is(name: str):
+    case = next(case for case in FAMILY_CASES if case.name == name)
+    config, token_ids, tensors = read_config("m", case.hub_config), case.token_ids[:12], case.tensors()
+    model = Decoder(config, adapters=SLOTS)
+    random, updates, merged = np.random.RandomState(3), dict[str, LowRankUpdate](), dict(tensors)
+    for tensor in adapted_tensors(decoder_weight_specs(config)):
+        rows, columns = tensors[tensor].shape
+        first, second = random.randn(4, columns).astype(np.float32), random.randn(rows, 4).astype(np.float32) * 0.03
+        updates[tensor] = LowRankUpdate(first, second)
+        merged[tensor] = tensors[tensor] + second @ first
+    assert any("conv.in_proj" in name or "linear_attn.in_proj" in name for name in updates)
+    weights = with_adapter(base_weights(model, tensors), model, laid_out("a", updates, model))
+    adapted, plain = Pair(model, token_ids).logits(weights)
+    alone = Decoder(config)
+    expected, _ = Pair(alone, token_ids).logits(base_weights(model, merged))
+    np.testing.assert_allclose(adapted, expected, atol=SAME_MODEL_ATOL, rtol=0)
+    np.testing.assert_array_equal(plain, Pair(alone, token_ids).logits(base_weights(model, tensors))[1])
     assert np.abs(adapted - plain).max() > 0.1

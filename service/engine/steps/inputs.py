@@ -86,7 +86,7 @@ class StepInputs(NamedTuple):
             Paging(self.starts, self.num_tokens, self.page_table[:num_slots]),
             Paging(self.row_starts, self.row_tokens, self.page_table[num_slots:]),
         )
-        return regions if self.states is None else regions.with_states(jnp.asarray(self.states))
+        return regions if self.states is None else regions.with_states(self.states)
 
 
 class FloatOption(IntEnum):

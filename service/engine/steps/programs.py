@@ -330,11 +330,11 @@ class _EnginePrograms:
         hidden, rotation = self._embedded(self._shapes.padding(bucket))
         adapters = None if self._shapes.adapters is None else _int32(self._shapes.padding(bucket))
         regions = step.regions
-        memory = None if step.memory_table is None else regions.with_page_table(jnp.asarray(step.memory_table))
+        memory = None if step.memory_table is None else regions.with_page_table(step.memory_table)
         if self._looks_ahead(bucket):
             ahead = _int32(*step.token_ids.shape)
             regions = regions._replace(prompts=regions.prompts._replace(ahead=ahead))
-        windows = in_windows(regions, jax.tree.map(jnp.asarray, step.windows))
+        windows = in_windows(regions, step.windows)
         layers = LayerGroupInputs(hidden, rotation, regions, memory, adapters=adapters, windows=windows)
         return GroupInputs(layers, step.places if bucket.num_rows else None)
 

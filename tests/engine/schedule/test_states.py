@@ -95,11 +95,25 @@ def test_copies_of_one_prompt_compute_it_once():
     assert {tuple(copy.output_ids) for copy in copies} == {tuple(expected(device.shapes, prompt, 3))}
 
 
+@pytest.mark.parametrize("question", [3, 8, 20, 30])
+def test_the_second_user_of_a_long_system_message_finds_it(question):
+    shapes = window_shapes(context=4096, num_pages=4096, states=StateShapes(24, 4096))
+    scheduler, device = begin(shapes)
+    system, cached = [number % 97 for number in range(3000)], []
+    for number in range(3):
+        text = [*system, *(60 + number for _ in range(question))]
+        sequence = scheduler.add(request_of(str(number), text, 2))
+        run_out(scheduler, device)
+        cached.append(sequence.num_cached_tokens)
+        assert sequence.output_ids == expected(shapes, text, 2)
+    assert cached == [0, 3000, 3000]
+
+
 def test_the_third_user_of_a_beginning_finds_where_the_first_two_parted():
-    scheduler, device = begin(window_shapes(context=128, num_pages=200, states=StateShapes(16, 1024)))
+    scheduler, device = begin(window_shapes(context=256, num_pages=400, states=StateShapes(24, 1024)))
     system, cached = list(range(43)), []
     for number in range(4):
-        text = [*system, *(60 + number for _ in range(30))]
+        text = [*system, *(60 + number for _ in range(100))]
         sequence = scheduler.add(request_of(str(number), text, 2))
         run_out(scheduler, device)
         cached.append(sequence.num_cached_tokens)
