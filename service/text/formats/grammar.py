@@ -333,7 +333,7 @@ class _Writer:
         quote = self._literal(codec.quote)
         if codec.quote in self._ids:
             return f"{quote} /(?s:.{most})/ {quote}"
-        rule = f"quoted_{max_chars}"
+        rule = "quoted" if max_chars is None else f"quoted_{max_chars}"
         line = f"{rule}[lazy]: /(?s:.{most})/ {quote}"
         self._lines += [] if line in self._lines else [line]
         return f"{quote} {rule}"

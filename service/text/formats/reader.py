@@ -173,6 +173,8 @@ class AnswerReader:
         before = None
         while before != (before := (self._read, len(self._text), self._is_opened, self._region)):
             yield from self._read()
+            if not (self._text or self._is_over):
+                return
 
     def _take(self, size: int) -> str:
         piece, self._text = self._text[:size], self._text[size:]

@@ -40,6 +40,8 @@ SCHEMAS = {
     "optional": closed(a=SHORT, b={"type": "integer"}, c={"const": 3}),
     "nested": closed(["rows"], rows={"type": "array", "maxItems": 1, "items": closed(["k"], k=SHORT)}),
     "write": closed(["text"], text=TEXT | {"maxLength": 12}),
+    "any_text": closed(["text"], text=TEXT),
+    "anything": {"type": "object"},
 }
 
 
