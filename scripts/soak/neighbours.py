@@ -67,7 +67,9 @@ def neighbours(scale: Scale) -> Iterator[Figure]:
                 row = f"{NUM_AT_ONCE} at once of one key: {name}"
                 alone, _ = _beside(url, "sk-plain", MODEL, scale.neighbour_s, [])
                 probes = Probes(url)
-                beside, statuses = _beside(url, "sk-plain", MODEL, scale.neighbour_s, [body] * NUM_AT_ONCE, "sk-heavy")
+                beside, statuses = _beside(
+                    url, "sk-plain", MODEL, scale.neighbour_s, [body] * NUM_AT_ONCE, heavy_key="sk-heavy"
+                )
                 health_s = probes.worst_s()
                 probes.end()
                 later_s = max(beside) - max(alone)
@@ -102,7 +104,7 @@ def endless_templates(scale: Scale) -> Iterator[Figure]:
 
 
 def _beside(
-    url: str, key: str, model: str, seconds: float, bodies: Sequence[Body], heavy_key: str = "none"
+    url: str, key: str, model: str, seconds: float, bodies: Sequence[Body], *, heavy_key: str = "none"
 ) -> tuple[list[float], list[str]]:
     """Chat for some seconds while bodies are sent again and again; return the seconds of each chat, and statuses."""
     is_over, statuses = threading.Event(), list[str]()

@@ -40,6 +40,7 @@ class ChatTemplate:
         file: str = "chat_template.jinja",
         tool_call_parser: str | None = None,
         reasoning_parser: str | None = None,
+        response_template: Mapping[str, Any] = MappingProxyType({}),
         defaults: Mapping[str, Any] = MappingProxyType({}),
         is_isolated: bool = False,
         variants: "Mapping[str, ChatTemplate]" = MappingProxyType({}),
@@ -53,6 +54,7 @@ class ChatTemplate:
             file: the name of its file there.
             tool_call_parser: the name of the format of tool calls; None to find it from the template.
             reasoning_parser: the same for reasoning.
+            response_template: transformers' description of answers, if the checkpoint has one.
             defaults: values of variables that a request does not set.
             is_isolated: whether a process of its own compiles it, while the caller goes on, and renders it.
             variants: the checkpoint's templates for other chats, by the names of `VARIANTS`.
@@ -64,7 +66,11 @@ class ChatTemplate:
         self._variants = dict(variants)
         self._place = (uri, file)
         self._defaults = dict(defaults)
-        self._parsers = {"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser}
+        self._parsers: dict[str, Any] = {
+            "tool_call_parser": tool_call_parser,
+            "reasoning_parser": reasoning_parser,
+            "response_template": dict(response_template),
+        }
         self._special_tokens = dict(special_tokens)
         self._images_of_results: bool | None = None
         if is_isolated:

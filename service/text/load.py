@@ -150,6 +150,8 @@ def load_chat_template(
         return None
     from service.text.chat_template import DEFAULT, VARIANTS, ChatTemplate  # which a base model starts without
 
+    stated = read_json(folder, TOKENIZER_CONFIG, uri).get("response_template")
+
     def compiled(name: str, **variants: ChatTemplate) -> ChatTemplate:
         file, source = sources[name]
         return ChatTemplate(
@@ -159,6 +161,7 @@ def load_chat_template(
             file=file,
             tool_call_parser=tool_call_parser,
             reasoning_parser=reasoning_parser,
+            response_template=stated if isinstance(stated, dict) else {},
             defaults=defaults,
             is_isolated=not is_trusted or own is not None,
             variants=variants,

@@ -5,17 +5,25 @@ marks, and a template may quote another's. They decide where the template writes
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from service.errors import InvalidParameter
+from service.text.formats.codecs import Codec, Elements, Literal
 from service.text.formats.families import ALL_TAGS, FAMILIES, HARMONY, NO_CALLS, UNKNOWN, by_signs, named, of_reasoning
-from service.text.formats.format import Format, Tags
+from service.text.formats.format import Calls, Format, Tags
 from service.text.formats.parts import Arguments, CallStart, Part, Thought
 from service.text.formats.reader import AnswerReader
 
+logger = logging.getLogger(__name__)
+
 NONE = "none"  # the name of no format
+# Of transformers' descriptions of answers. Source: transformers' utils/chat_parsing/response_templates.py
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_CODECS: dict[str, type[Codec]] = {"xml-inline": Elements, "kv-lines": Elements, "python-call-list": Literal}
 _USER = {"role": "user", "content": "a question"}
 _THINKING, _CONTENT, _RESULT = "a probing thought", "a probing sentence", "a probing result"
 _CALLS = {
@@ -29,7 +37,13 @@ type Render = Callable[[Sequence[Mapping[str, Any]], bool], str]
 
 
 def detected(
-    render: Render, source: str, *, has_tools: bool, tool_call_parser: str | None, reasoning_parser: str | None
+    render: Render,
+    source: str,
+    *,
+    has_tools: bool,
+    tool_call_parser: str | None,
+    reasoning_parser: str | None,
+    response_template: Mapping[str, Any] = MappingProxyType({}),
 ) -> Format:
     """Return the format of a template, with the tags that its reasoning has.
 
@@ -39,18 +53,23 @@ def detected(
         has_tools: whether it writes the tools of a request.
         tool_call_parser: the name that the operator has set for the calls, if any.
         reasoning_parser: the same for reasoning.
+        response_template: of tokenizer_config.json, if it has one.
     """
+    stated = response_template.get("fields", {}) if isinstance(response_template, Mapping) else {}
     shown = list(_shown(render)) if has_tools else []
-    forms = FAMILIES if tool_call_parser is None else named(tool_call_parser)
+    forms = (_stated_forms(stated) or FAMILIES) if tool_call_parser is None else named(tool_call_parser)
     if tool_call_parser == NONE or not has_tools:
         form = HARMONY.without_calls if HARMONY is by_signs(source) else NO_CALLS
     else:
         signed = by_signs(source, forms)
-        is_other = tool_call_parser is None and any(each.has_calls and each.has_marks_of(signed) for each in shown)
+        is_other = forms is FAMILIES and any(each.has_calls and each.has_marks_of(signed) for each in shown)
         form = _of_round_trip(shown, forms, source) or (UNKNOWN if is_other else signed)
     if reasoning_parser not in (None, NONE) and of_reasoning(reasoning_parser).has_headers:
         return form if form.has_headers else HARMONY
-    return replace(form, thinking=() if form.has_headers else _tags(form, shown, source, reasoning_parser))
+    if form.has_headers:
+        return replace(form, thinking=())
+    stated_tags = _stated_tags(stated) if reasoning_parser is None else ()
+    return replace(form, thinking=stated_tags or _tags(form, shown, source, reasoning_parser))
 
 
 def _tags(form: Format, shown: "Sequence[_Shown]", source: str, reasoning_parser: str | None) -> tuple[Tags, ...]:
@@ -59,6 +78,36 @@ def _tags(form: Format, shown: "Sequence[_Shown]", source: str, reasoning_parser
     known = dict.fromkeys((*form.thinking, *ALL_TAGS))
     texts = [source, *(each.text for each in shown)]
     return tuple(tags for tags in known if any(tag.strip() in text for tag in tags for text in texts))
+
+
+def _stated_tags(fields: Mapping[str, Any]) -> tuple[Tags, ...]:
+    """Return the tags of reasoning that transformers' description of an answer states as texts."""
+    found = (tags for name in _REASONING_FIELDS if name in fields for tags in _literal_tags(name, fields[name]))
+    return tuple(found)
+
+
+def _stated_forms(fields: Mapping[str, Any]) -> list[Format]:
+    """Return the formats whose calls begin as the description states; an own one where they are JSON of no family."""
+    if "tool_calls" not in fields:
+        return []
+    kind = _CODECS.get(fields["tool_calls"].get("content", "text"), Codec)
+    tags = _literal_tags("tool_calls", fields["tool_calls"])
+    openings = {each.open.strip().removesuffix("[") for each in tags}
+    found = [
+        form
+        for form in FAMILIES
+        if form.calls and openings & set(form.calls[0].openings) and type(form.calls[0].codec) is kind
+    ]
+    is_own = tags and not found and kind is Codec and tags[0].close
+    return [Format("json", (Calls(each=tags[0]),))] if is_own else found
+
+
+def _literal_tags(name: str, field: Any) -> list[Tags]:
+    opened, closed = (field.get(key) if isinstance(field, Mapping) else None for key in ("open", "close"))
+    opened, closed = ([text] if isinstance(text, str) else text or [] for text in (opened, closed))
+    if not opened:
+        logger.warning("tokenizer_config.json: 'response_template.fields.%s' has no text as 'open'; not used", name)
+    return [Tags(text, closed[0] if closed else "") for text in opened]
 
 
 class _Shown:

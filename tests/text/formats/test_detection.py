@@ -103,3 +103,21 @@ def test_variables_that_a_request_does_not_set_have_the_operators_values():
     template = ChatTemplate("{{ enable_thinking }}", {}, defaults={"enable_thinking": False})
     assert template.render([{"role": "user", "content": "a"}]) == "False"
     assert template.render([{"role": "user", "content": "a"}], variables={"enable_thinking": True}) == "True"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "thinking"),
+    [
+        ({"tool_calls": {"open": "<|tool_call_start|>", "content": "python-call-list"}}, "lfm2", ()),
+        ({"tool_calls": {"open": "<tool_call>", "close": "</tool_call>", "content": "json"}}, "hermes", ()),
+        ({"tool_calls": {"open": "<tool_call>", "content": "xml-inline"}}, "qwen3_coder", ()),
+        ({"thinking": {"open": ["<r>"], "close": "</r>"}}, "mistral", (("<r>", "</r>"),)),
+        ({"tool_calls": {"open_pattern": "x+"}}, "mistral", ()),
+        ({"tool_calls": {"open": "<own>", "close": "</own>", "content": "json"}}, "json", ()),
+    ],
+)
+def test_transformers_description_of_answers_goes_before_the_template(fields, name, thinking):
+    shown = "{% for tool in tools %}{{ tool }}{% endfor %}{# [TOOL_CALLS] #}"
+    template = ChatTemplate(shown, {}, response_template={"version": 1, "fields": fields})
+    assert template.tool_format.name == name
+    assert template.format.thinking == thinking
