@@ -26,6 +26,8 @@ MAX_LEXER_STATES = 16_384
 MAX_GRAMMAR_SYMBOLS = 200_000
 FIRST_MASK_FUEL = 1_000_000  # 20 ms
 MASK_FUEL = 200_000  # 15 ms
+# Items of the parser for one mask. The token that follows takes time by their square, of all sequences: 50 ms.
+MASK_ITEMS = 10_000
 
 
 def text_of(parts: Sequence[Mapping[str, Any]]) -> str:
@@ -112,6 +114,7 @@ class GrammarCompiler:
         return LLParserLimits(
             initial_lexer_fuel=FIRST_MASK_FUEL,
             step_lexer_fuel=MASK_FUEL,
+            step_max_items=MASK_ITEMS,
             max_lexer_states=MAX_LEXER_STATES,
             max_grammar_size=MAX_GRAMMAR_SYMBOLS,
             verbose_errors=False,

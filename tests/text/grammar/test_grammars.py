@@ -231,3 +231,9 @@ def test_which_syntax_a_grammar_has_is_found_in_one_pass(text, end):
     few = text * 20 + end
     assert is_lark(few) == is_lark_syntax(few)
     assert is_lark(text * (definition.MAX_GRAMMAR_CHARS // len(text)) + end) == is_lark(few)
+
+
+def test_a_grammar_whose_tokens_would_take_long_is_refused_before_one_is_sampled():
+    """Each token takes time by the square of what may follow, on the thread that all sequences share."""
+    with pytest.raises(InvalidParameter, match="Too many items"):
+        compiled(definition.of_grammar("root ::= " + '"a"? ' * 6000, "grammar"))
