@@ -8,6 +8,9 @@ _OF_TRANSFORMERS = "Serve the folder of the same model that transformers saved (
 _BY_TRANSFORMERS = "Load it with transformers in PyTorch and call save_pretrained()"
 
 
+PIPELINE = "model_index.json"
+
+
 class FileFormat(NamedTuple):
     """A format by the names of its files."""
 
@@ -19,10 +22,15 @@ class FileFormat(NamedTuple):
 FORMATS = tuple(
     FileFormat(re.compile(pattern), what, remedy)
     for pattern, what, remedy in (
+        (rf"^{PIPELINE}$", "a pipeline of diffusers, which makes pictures", "Serve a model that writes text"),
         (r"\.(gguf|ggml|llamafile)$", "GGUF files for llama.cpp", _OF_TRANSFORMERS),
         (r"\.(onnx|onnx_data|onnx\.data|ort)$", "ONNX graphs", _OF_TRANSFORMERS),
         (r"(^|/)openvino_\w+\.(xml|bin)$", "OpenVINO graphs", _OF_TRANSFORMERS),
-        (r"\.nemo$|(^|/)model_weights\.ckpt$", "a NeMo archive", "Export it with NeMo to Hugging Face's format"),
+        (
+            r"\.nemo$|(^|/)model_weights\.ckpt$|(^|/)context/(io\.json|model\.yaml)$",
+            "a NeMo archive",
+            "Export it with NeMo to Hugging Face's format",
+        ),
         (r"(^|/)(mlc-chat-config|ndarray-cache|tensor-cache)\.json$|params_shard_\d+\.bin$", "MLC", _OF_TRANSFORMERS),
         (r"(^|/)rank\d+\.(engine|safetensors)$|\.(engine|plan)$", "TensorRT engines", _OF_TRANSFORMERS),
         (r"(^|/)tf_model.*\.h5$|\.keras$", "TensorFlow weights", f"{_BY_TRANSFORMERS} (from_tf=True)"),
@@ -52,13 +60,16 @@ FORMATS = tuple(
         (r"(^|/)(_CHECKPOINT_METADATA|_METADATA|_sharding)$", "a checkpoint of Orbax", "Export it to safetensors"),
     )
 )
-_CT2_WEIGHTS, _CT2_VOCABULARY = "model.bin", re.compile(r"^(shared_|source_|target_)?vocabulary\.(json|txt)$")
+_CT2_WEIGHTS = re.compile(r"(.*/)?model\.bin")
+_CT2_VOCABULARY = re.compile(r"(.*/)?(shared_|source_|target_)?vocabulary\.(json|txt)")
 
 
 def foreign_format(names: Sequence[str]) -> tuple[str, str] | None:
     """Return what the files of a listing are, and what to do; None if no format is recognized."""
-    if _CT2_WEIGHTS in names and any(_CT2_VOCABULARY.match(name) for name in names):
-        return f"CTranslate2 ({_CT2_WEIGHTS})", _OF_TRANSFORMERS
+    vocabularies = {match[1] for name in names if (match := _CT2_VOCABULARY.fullmatch(name))}
+    for name in names:
+        if (match := _CT2_WEIGHTS.fullmatch(name)) and match[1] in vocabularies:
+            return f"CTranslate2 ({name})", _OF_TRANSFORMERS
     for known in FORMATS:
         if (name := _first(known.pattern, names)) is not None:
             return f"{known.what} ({name})", known.remedy

@@ -16,13 +16,13 @@ Source: transformers `modeling_utils.py` (tie_weights, which unties tensors that
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from service.checkpoint.file_set import FileSet
 from service.checkpoint.layout import SnapshotLayout
+from service.checkpoint.samples import are_equal
 from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.encoders.registry import any_encoder_weight_specs, is_encoder, read_encoder_config
@@ -30,13 +30,13 @@ from service.models.encoders.rotary.config import RotaryConfig
 from service.models.registry import OWN_HEAD, read_config
 from service.models.weight_spec import FLOAT32, WeightSpec
 from service.storage.cache.cache import Bucket, CheckpointCache
-from service.storage.objects import RangeSource, read_range
+from service.storage.objects import RangeSource
 from service.storage.open_files import FolderRanges, OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.headers import read_headers
 from service.weights.left_out import OTHER_HEADS
 from service.weights.names import resolve, shown
-from service.weights.safetensors import Header, TensorEntry
+from service.weights.safetensors import Header
 from service.weights.stacked_experts import single_names
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,6 @@ _OTHER_TASKS = re.compile(
     r"For(TokenClassification|SequenceClassification|QuestionAnswering|MultipleChoice)$|Reward|ValueHead|Critic"
 )
 EMBED, UNEMBED = "embed", "unembed"  # the names of the weights
-WHOLE_BYTES = 8 * 1024 * 1024  # tables up to this size are compared whole
-NUM_SAMPLES, SAMPLE_BYTES = 32, 64 * 1024  # of larger ones, evenly spread
 
 
 class _OtherHead(UnsupportedModel):
@@ -179,32 +177,8 @@ def _has_own_head(specs: Sequence[WeightSpec], layout: SnapshotLayout, ranges: R
     pair = [tensors[embed], tensors[head]]
     if not headers:
         read({found.file for found in pair})
-    one, other = ((headers[found.file], headers[found.file].entries.get(found.name)) for found in pair)
-    return not _are_equal(one, other, budget)
-
-
-def _are_equal(
-    first: tuple[Header, TensorEntry | None], second: tuple[Header, TensorEntry | None], budget: RetryBudget
-) -> bool:
-    """Return whether two tensors are equal; of large ones, whether samples of them are."""
-    (one, left), (other, right) = first, second
-    if left is None or right is None:
-        return False  # the index is not true, which the load explains
-    if replace(left, file="", begin=0, end=0) != replace(right, file="", begin=0, end=0):
-        return False
-    if one is other and left == right:
-        return True
-    size = left.end - left.begin
-    pieces = [(0, size)]
-    if size > WHOLE_BYTES:
-        last = size - SAMPLE_BYTES
-        pieces = [(last * number // (NUM_SAMPLES - 1), SAMPLE_BYTES) for number in range(NUM_SAMPLES)]
-
-    def is_equal(piece: tuple[int, int]) -> bool:
-        start, length = piece
-        return read_range(one.file.source, one.file.info, left.begin + start, length, budget) == read_range(
-            other.file.source, other.file.info, right.begin + start, length, budget
-        )
-
-    with ThreadPoolExecutor(budget.limits.num_workers, thread_name_prefix="head") as pool:
-        return all(pool.map(is_equal, pieces))
+    one, other = (headers[found.file].entries.get(found.name) for found in pair)
+    if one is None or other is None:
+        return True  # the index is not true, which the load explains
+    places = [(headers[found.file].file, entry) for found, entry in zip(pair, (one, other), strict=True)]
+    return not are_equal(*places, budget)

@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from service.checkpoint.foreign_files import foreign_format
+from service.checkpoint.foreign_files import PIPELINE, foreign_format
 from service.errors import AmbiguousCheckpoint, CheckpointNotFound, PickledWeights
 from service.storage.objects import ObjectInfo
 
+# What a trainer saves beside a model. Source: transformers `trainer.py`, accelerate `checkpointing.py`
+_OF_TRAINING = re.compile(r"(optimizer|scheduler|scaler|sampler|rng_state|random_states|training_args)[\w-]*\.")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 GENERATION_CONFIG = "generation_config.json"
 # The files of a tokenizer, one of which it needs: any of these, or each of the last ones.
@@ -161,7 +163,12 @@ def _levanter(uri: str, objects: Sequence[ObjectInfo]) -> LevanterLayout | None:
 def _nothing_found(
     uri: str, objects: Sequence[ObjectInfo], top: Sequence[ObjectInfo]
 ) -> CheckpointNotFound | PickledWeights:
-    folders = sorted({info.name.rpartition("/")[0] for info in objects if _is_weight(info.name)} - {""})
+    is_pipeline = any(info.name == PIPELINE for info in top)
+    folders = (
+        []
+        if is_pipeline
+        else sorted({info.name.rpartition("/")[0] for info in objects if _is_weight(info.name)} - {""})
+    )
     below = ""
     if folders:
         shown = ", ".join(map(repr, folders[:MAX_SHOWN]))
@@ -171,7 +178,7 @@ def _nothing_found(
     known = foreign_format([info.name for info in (top if folders else objects)])
     if known is not None:
         return CheckpointNotFound(uri, f"holds {known[0]}, which is not served. {known[1]}.{below}")
-    pickles = [info.name for info in top if info.name.endswith(PICKLE_SUFFIXES)]
+    pickles = [info.name for info in top if info.name.endswith(PICKLE_SUFFIXES) and not _OF_TRAINING.match(info.name)]
     if pickles:
         return PickledWeights(uri, pickles)
     found = ", ".join([*(info.name for info in objects[:MAX_SHOWN]), *(["…"] if len(objects) > MAX_SHOWN else [])])

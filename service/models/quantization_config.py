@@ -39,9 +39,14 @@ CALLED = {
     "hqq": "HQQ",
     "torchao": "torchao",
     "gguf": "GGUF",
+    "mlx": "MLX",
     "modelopt_fp4": _NVFP4,
     "nvfp4": _NVFP4,
-    "auto-round": "AutoRound",
+    **dict.fromkeys(("auto-round", "intel/auto-round", "inc"), "AutoRound"),
+    "exl2": "ExLlamaV2",
+    "exl3": "ExLlamaV3",
+    "fp_quant": "FP-Quant",
+    "sinq": "SINQ",
     "aqlm": "AQLM",
     "quanto": "Quanto",
     "quark": "AMD Quark",
@@ -79,11 +84,19 @@ def read_layer_storage(uri: str, values: Mapping[str, Any]) -> LayerStorage | No
         UnsupportedModel: the weights are quantized in a way that is not served; names the field.
     """
     config = quantization_of(values)
-    if config is None:
+    if config is None or config == {}:
         return None
     if not isinstance(config, Mapping):
         raise refusal(uri, f"{KEY} = {config!r} is not served")
-    method, form = config.get("quant_method"), config.get("format") or config.get("quant_algo")
+    inner = config.get("quantization")
+    algorithm = config.get("quant_algo") or (inner.get("quant_algo") if isinstance(inner, Mapping) else None)
+    method, form = config.get("quant_method"), config.get("format") or algorithm
+    if form == "dense":
+        return None
+    if method is None:
+        # Source: transformers `quantizers/auto.py` (from_dict); mlx_lm `utils.py` (save_config)
+        is_bitsandbytes = config.get("load_in_4bit") or config.get("load_in_8bit")
+        method = "bitsandbytes" if is_bitsandbytes else "mlx" if {"group_size", "bits"} <= config.keys() else None
     if not isinstance(method, str):
         raise refusal(uri, f"{KEY}.quant_method = {method!r} is not served")
     if isinstance(form, str) and form in FORMATS:
@@ -96,10 +109,20 @@ def read_layer_storage(uri: str, values: Mapping[str, Any]) -> LayerStorage | No
         detail = _detail(config)
         raise refusal(
             uri,
-            f"the weights are quantized by {CALLED[method]} ({KEY}.quant_method = {method!r}{detail}), which is not "
-            "served. Serve the model that was quantized, or have transformers dequantize() and save it",
+            f"the weights are quantized by {CALLED[method]} ({_named(method, config)}{detail}), which is not "
+            f"served. Serve the model that was quantized, or have {_dequantizer(method)}",
         )
     raise refusal(uri, f"{KEY}.quant_method = {method!r} is not served")
+
+
+def _dequantizer(method: str) -> str:
+    return "mlx_lm.convert --dequantize write it" if method == "mlx" else "transformers dequantize() and save it"
+
+
+def _named(method: str, config: Mapping[str, Any]) -> str:
+    """Return what names the method in the file."""
+    stated = config.get("quant_method")
+    return f"{KEY}.quant_method = {method!r}" if stated else f"{KEY} with {', '.join(sorted(config)[:3])}"
 
 
 def _detail(config: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from service.checkpoint.adapters.read import match_adapter
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.head import open_ranges
 from service.checkpoint.layout import LevanterLayout
+from service.checkpoint.samples import are_equal
 from service.errors import SettingsError, StartError
 from service.models.encoders.registry import is_encoder, read_encoder_config
 from service.models.encoders.sentence import read_sentence_config
@@ -32,7 +33,7 @@ from service.storage.open_files import OpenFile
 if TYPE_CHECKING:
     from service.text.chat_template import ChatTemplate
 from service.storage.retry import RetryBudget, TransferLimits
-from service.weights.headers import entries_of, read_headers
+from service.weights.headers import entries_of, read_headers, unequal_copies
 from service.weights.names import shown
 
 # What these say during a start is part of the answer.
@@ -162,15 +163,26 @@ def _check_tensors(
         return
     with open_ranges(located.weights, context.cache) as ranges:
         files = [OpenFile(ranges, info) for info in located.layout.weights]
-        headers = read_headers(files, RetryBudget(TransferLimits()))
-    found = entries_of(specs, headers)
+        budget = RetryBudget(TransferLimits())
+        found = entries_of(specs, read_headers(files, budget))
+        by_name = {file.info.name: file for file in files}
+        for copy in found.copies:
+            places = (
+                (by_name[file], found.entries[file][name])
+                for file, name in ((copy.file, copy.tensor), (copy.copy_file, copy.copy))
+            )
+            if not are_equal(*places, budget):
+                raise unequal_copies(located.uri, copy)
     stored = Counter(entry.dtype_name for own in found.entries.values() for entry in own.values())
     dtypes = ", ".join(f"{count:,} {name}" for name, count in stored.most_common())
     report.add("tensors", f"{sum(stored.values()):,}: {dtypes}")
     for what, names in found.resolution.left_out.items():
         report.add("left out", f"{what}: {shown(names)}")
     if found.copies:
-        report.add("left out", f"copies, which a start compares: {shown([copy.found.name for copy in found.copies])}")
+        report.add(
+            "left out",
+            f"copies, of which a start compares all bytes: {shown([copy.found.name for copy in found.copies])}",
+        )
 
 
 @contextmanager

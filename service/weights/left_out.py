@@ -125,7 +125,7 @@ FOREIGN = tuple(
             "of a quantized model, of which config.json has no fitting quantization_config. Copy it from the quantized "
             "model",
         ),
-        (r"\.biases$", "of a quantization by MLX, which is not served. Serve the model in bfloat16"),
+        (r"\.(biases|scales)$", "of a quantization by MLX, which is not served. Serve the model in bfloat16"),
     )
 )
 
@@ -141,8 +141,9 @@ def beside(name: str) -> str | None:
 
 
 def foreign(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first tensor of a format that is not served as it lies, and what it is; None if there is none."""
-    return next(((name, what) for name in names if (what := _first(FOREIGN, name)) is not None), None)
+    """Return a tensor of the first format that is not served as it lies, and what it is; None if there is none."""
+    names = list(names)
+    return next(((name, kind.what) for kind in FOREIGN for name in names if kind.pattern.search(name)), None)
 
 
 def _first(kinds: tuple[Kind, ...], name: str) -> str | None:

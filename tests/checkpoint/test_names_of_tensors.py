@@ -381,10 +381,10 @@ def test_two_models_under_two_names_are_ambiguous(tmp_path: Path):
 
 
 def test_a_copy_that_samples_do_not_tell_apart_is_refused_by_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from service.checkpoint import head
+    from service.checkpoint import samples
 
-    monkeypatch.setattr(head, "WHOLE_BYTES", 64)
-    monkeypatch.setattr(head, "SAMPLE_BYTES", 8)
+    monkeypatch.setattr(samples, "WHOLE_BYTES", 64)
+    monkeypatch.setattr(samples, "SAMPLE_BYTES", 8)
     other = TENSORS[EMBED].copy()
     other[1, 3] += 1
     folder = write(tmp_path / "m", config(is_tied=True), {**TIED, HEAD: other})

@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.errors import UnsupportedModel
 from service.models.quantization_config import read_layer_storage
+from service.offline.check import check as run_check
+from service.settings import Settings
 from tests.checkpoint.quantized_formats import FORMATS, compressed_config, fp8, gptq, gptq_config
 from tests.checkpoint.test_stored_formats import load, save
 from tests.checkpoint.test_stored_formats import written as written_in
 from tests.served import demo_tensors
 
+ROW = "fp8 by row"
 DOWN, UP = "model.layers.1.mlp.down_proj", "model.layers.1.mlp.up_proj"
 STATIC = {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}
 KV = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
@@ -23,8 +27,9 @@ def wide_weight(module: str) -> np.ndarray:
 
 
 def check(folder: Path, quantized: str | None, wide: str | None, stored: np.ndarray | None = None) -> None:
-    """Check that a module has the values that are stored, and another one its own, exactly."""
+    """Check that a module has the values that are stored, and another one its own, exactly; and what `check` says."""
     loaded = load(folder, dtype="float32")
+    assert run_check(str(folder), Settings()) == 0
     for module, expected in ((quantized, stored), (wide, None)):
         if module is None:
             continue
@@ -61,11 +66,20 @@ def test_fp8_by_tensor_as_transformers_names_its_scales(tmp_path: Path):
     check(save(tmp_path, renamed, config), UP, None, wide[f"{UP}.weight"])
 
 
+def groups(name: str, *targets: list[str]) -> dict[str, Any]:
+    """Return a format's group of layers once for each list of targets."""
+    [group] = FORMATS[name][0]["config_groups"].values()
+    return {f"group_{number}": group | {"targets": those} for number, those in enumerate(targets)}
+
+
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
         ("fp8 by row", {"kv_cache_scheme": KV, "ignore": ["lm_head", r"re:.*\.down_proj"]}),
         ("fp8 by row", {"ignore": ["re:.*lm_head", *(f"model.layers.{layer}.mlp.down_proj" for layer in range(4))]}),
+        (ROW, {"config_groups": groups(ROW, [r"re:.*\.(up|gate|q|k|v|o)_proj$"]), "ignore": ["lm_head"]}),
+        (ROW, {"config_groups": groups(ROW, ["re:.*self_attn"], ["re:.*mlp[.](up|gate)"]), "ignore": []}),
+        ("w4a16", {"config_groups": groups("w4a16", ["re:model.*proj"]), "ignore": ["re:.*down_proj"]}),
         ("w4a16", {"ignore": ["lm_head", r"re:model\.layers\.[0-3]\.mlp\.down"]}),
         ("awq", {"modules_to_not_convert": ["down_proj"]}),
         ("awq", {"modules_to_not_convert": [f"model.layers.{layer}.mlp.down_proj" for layer in range(4)]}),
@@ -127,6 +141,36 @@ def test_such_a_file_beside_weights_that_are_wide_is_not_read(tmp_path: Path, nu
     (folder / "config.json").write_text(json.dumps(values))
     (folder / "quantize_config.json").write_text(json.dumps({"bits": 4, "group_size": 64}))
     check(folder, None, DOWN)
+
+
+@pytest.mark.parametrize("fields", [{"format": "naive-quantized"}, {"sparsity_config": {"format": "dense"}}])
+def test_what_changes_nothing_of_compressed_tensors_is_accepted(fields: dict[str, Any], tmp_path: Path):
+    tensors, wide = written_in("fp8 by row")
+    check(save(tmp_path, tensors, FORMATS["fp8 by row"][0] | fields), DOWN, None, wide[f"{DOWN}.weight"])
+
+
+@pytest.mark.parametrize("config", [{}, {"quant_method": "compressed-tensors", "format": "dense"}])
+def test_a_configuration_of_nothing_is_none(config: dict[str, Any]):
+    assert read_layer_storage("m", {"quantization_config": config}) is None
+
+
+NVFP4 = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, r"by bitsandbytes \(.*load_in_4bit, nf4\)"),
+        ({"group_size": 64, "bits": 4}, r"by MLX .* have mlx_lm.convert"),
+        ({"quant_method": "intel/auto-round", "bits": 4}, "by AutoRound"),
+        ({"quant_method": "exl2", "bits": 4.0}, "by ExLlamaV2"),
+        ({"quant_method": "modelopt", **NVFP4}, "in NVFP4"),
+        ({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}, "in MXFP4 of compressed-tensors"),
+    ],
+)
+def test_what_is_not_served_is_named_as_people_call_it(config: dict[str, Any], named: str):
+    with pytest.raises(UnsupportedModel, match=f"the weights are quantized {named}"):
+        read_layer_storage("m", {"quantization_config": config})
 
 
 def test_fp8_in_blocks_of_compressed_tensors(tmp_path: Path):

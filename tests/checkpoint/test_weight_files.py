@@ -65,11 +65,6 @@ def test_an_index_whose_files_are_not_all_there_says_which_are(snapshot: Path):
         located(snapshot)
 
 
-def test_an_index_may_write_its_files_as_paths(snapshot: Path):
-    write_index(snapshot, {name: f"./{file}" for name, file in split(snapshot).items()})
-    assert sorted(located(snapshot).weight_files) == list(SHARDS)
-
-
 def test_an_index_that_names_half_of_the_files_is_refused(snapshot: Path):
     weight_map = split(snapshot)
     write_index(snapshot, {name: file for name, file in weight_map.items() if file == SHARDS[0]})
@@ -125,6 +120,9 @@ def test_a_model_at_the_top_is_served_and_not_the_checkpoints_of_its_training(sn
         (["onnx/model.onnx", "config.json"], "ONNX"),
         (["openvino_model.xml", "openvino_model.bin", "config.json"], "OpenVINO"),
         (["megatron.nemo"], "NeMo"),
+        (["context/io.json", "context/model.yaml", "weights/__0_0.distcp"], "NeMo"),
+        (["ct2/model.bin", "ct2/vocabulary.json"], "CTranslate2"),
+        (["model_index.json", "unet/diffusion_pytorch_model.safetensors"], "diffusers"),
         (["tf_model.h5", "config.json"], "TensorFlow"),
         (["saved_model.pb", "variables/variables.index"], "TensorFlow"),
         (["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"], "TensorFlow"),
@@ -143,6 +141,13 @@ def test_a_folder_of_another_format_is_told_what_it_is_and_what_to_do(tmp_path: 
     with pytest.raises(CheckpointNotFound, match=rf"holds .*{what}.*not served\. \w+.*") as caught:
         located(tmp_path / "m")
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_trainer_saves_is_not_taken_for_weights(tmp_path: Path):
+    for name in ("config.json", "optimizer.pt", "scheduler.pt", "rng_state_0.pth", "training_args.bin"):
+        (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(CheckpointNotFound, match=r"holds no \*.safetensors"):
+        located(tmp_path)
 
 
 def test_a_folder_of_many_models_names_them_and_the_setting_for_all(tmp_path: Path):

@@ -70,6 +70,17 @@ def test_what_a_start_would_refuse_is_told_with_its_reason(
     assert table["result"] == "refused"
 
 
+@pytest.mark.parametrize("added", [0, 1])
+def test_copies_that_differ_are_refused_as_by_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str], added: int):
+    tiny.write_checkpoint(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    copies = {f"_orig_mod.{name}": tensor + added for name, tensor in tensors.items()}
+    save_file(tensors | copies, tmp_path / "model.safetensors")
+    assert check(str(tmp_path), Settings()) == added
+    table = rows(capsys)
+    assert ("and they differ" in table["refused"]) if added else ("copies, of which" in table["left out"])
+
+
 def test_nothing_of_a_weight_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     tiny.write_checkpoint(tmp_path)
     path = tmp_path / "model.safetensors"

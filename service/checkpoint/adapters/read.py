@@ -19,6 +19,7 @@ from service.checkpoint.adapters.locate import LocatedAdapter
 from service.checkpoint.adapters.names import BIAS, PREFIX, TOKENS, WHOLE, A, AdapterTensor, B, read_names
 from service.checkpoint.adapters.peft import CONFIG
 from service.checkpoint.limits import LoadLimits
+from service.checkpoint.samples import are_equal
 from service.errors import RefusedAdapter
 from service.models.adapted import SUFFIX, adapted_tensors
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec, bare_name
@@ -80,6 +81,11 @@ class TrainedTensor:
     scale: float | None = None  # of what is added; None for what takes the place of the tensor
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it takes the place of the whole tensor."""
+        return self.rows is None and self.scale is None
+
+    @property
     def spec(self) -> WeightSpec:
         """The array, in the model's layout."""
         is_transposed = self.tensor.is_transposed and self.rows is None
@@ -96,11 +102,19 @@ class Matched:
 
 
 def match_adapter(adapter: LocatedAdapter, specs: Sequence[WeightSpec]) -> Matched:
-    """Match an adapter that is to be merged with a model, by its header alone; raises as `read_updates`."""
+    """Match an adapter that is to be merged with a model, by its header and samples; raises as `read_updates`."""
     with adapter.files.source.open_ranges() as ranges:
         file = OpenFile(ranges, replace(adapter.weights, crc32c=""))
-        [header] = read_headers([file], RetryBudget(TransferLimits()))
-    return _Matching(adapter, header.entries, specs, None).matched()
+        budget = RetryBudget(TransferLimits())
+        [header] = read_headers([file], budget)
+        matched = _Matching(adapter, header.entries, specs, None).matched()
+        first: dict[str, TrainedTensor] = {}
+        for each in matched.trained:
+            other = first.setdefault(each.tensor.name, each)
+            places = [(file, header.entries[of.own.stored]) for of in (other, each)]
+            if other.is_whole and each.is_whole and not are_equal(places[0], places[1], budget):
+                raise _two_tables(adapter, each)
+    return matched
 
 
 def read_updates(
@@ -180,11 +194,15 @@ def _trained_values(
         elif isinstance(first := updates.get(each.tensor.name), TrainedValues):
             # The head of a model whose head is its embedding: they are one tensor as long as they are equal.
             if not np.array_equal(first.values, own):
-                reason = "differs from the embedding, which is the head of the base. Merge the adapter with PEFT"
-                raise RefusedAdapter(adapter.uri, file, each.own.stored, reason)
+                raise _two_tables(adapter, each)
         else:
             updates[each.tensor.name] = TrainedValues(own, product=products.get(each.tensor.name))
     return updates
+
+
+def _two_tables(adapter: LocatedAdapter, head: TrainedTensor) -> RefusedAdapter:
+    reason = "differs from the embedding, which is the head of the base. Merge the adapter with PEFT"
+    return RefusedAdapter(adapter.uri, adapter.weights.name, head.own.stored, reason)
 
 
 def _check_elements(adapter: LocatedAdapter, updates: Mapping[str, LowRankUpdate], dtype: np.dtype) -> None:

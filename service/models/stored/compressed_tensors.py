@@ -6,7 +6,7 @@ integers plus half of their range, the first in the lowest bits, `weight_scale`,
 `weight_g_idx`, `weight_shape`)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +21,11 @@ from service.models.stored.fields import (
 from service.models.stored.layers import Encoding, LayerStorage
 from service.models.stored.modules import LM_HEAD, ignored
 
+LINEAR = "Linear"  # the class of all linear layers, as a target
 ABSENT = (None, {}, [], False)
 ENCODINGS = {"int-quantized": Encoding.INT8, "float-quantized": Encoding.FP8, "pack-quantized": Encoding.PACKED}
 # `kv_cache_scheme` is not among them: a cache here has scales of its own, or none.
 METHOD: Accepted = {
-    "format": tuple(ENCODINGS),
     "quantization_status": ("compressed", "frozen", None),
     "sparsity_config": ABSENT,
     "transform_config": ABSENT,
@@ -62,27 +62,57 @@ def read_compressed_tensors(uri: str, config: Mapping[str, Any], *, is_tied: boo
     Raises:
         UnsupportedModel: a field asks for something that is not served.
     """
-    check_fields(uri, KEY, config, METHOD)
-    encoding = ENCODINGS[config["format"]]
+    sparsity = config.get("sparsity_config")
+    is_dense = isinstance(sparsity, Mapping) and sparsity.get("format") == "dense"
+    check_fields(uri, KEY, {**config, "sparsity_config": None} if is_dense else config, METHOD)
     groups = config.get("config_groups")
-    if not isinstance(groups, Mapping) or len(groups) != 1:
-        raise refusal(uri, f"{KEY}.config_groups should be one group")
-    [(name, group)] = groups.items()
-    path = f"{KEY}.config_groups.{name}"
-    fields: Accepted = {"targets": (["Linear"],), "output_activations": (None,), "format": (config["format"], None)}
-    check_fields(uri, path, group, fields)
-    weights, activations = group.get("weights"), group.get("input_activations")
+    if not isinstance(groups, Mapping) or not groups:
+        raise refusal(uri, f"{KEY}.config_groups = {groups!r} should be groups of layers")
+    read = {name: _read_group(uri, f"{KEY}.config_groups.{name}", group, config) for name, group in groups.items()}
+    if len({storage.encoding for storage, _ in read.values()}) > 1:
+        raise refusal(uri, f"{KEY}.config_groups are in several formats, which are not served together")
+    rules: list[tuple[str, LayerStorage | None]] = [*read_wide(uri, f"{KEY}.ignore", config.get("ignore"), ignored)]
+    rules += [(pattern, storage) for storage, patterns in read.values() for pattern in patterns]
+    of_all = [storage for storage, patterns in read.values() if not patterns]
+    if len(of_all) > 1:
+        raise refusal(uri, f"{KEY}.config_groups has several groups of all linear layers")
+    if not of_all:
+        rules.append((".*", None))
+    storage = replace(of_all[0] if of_all else next(iter(read.values()))[0], rules=tuple(rules))
+    if storage.holds(f"{LM_HEAD}.weight") and not is_tied:
+        raise refusal(uri, f"{KEY}.ignore = {config.get('ignore')!r} is not served; it should have {LM_HEAD}")
+    return storage
+
+
+def _read_group(uri: str, path: str, group: Any, config: Mapping[str, Any]) -> tuple[LayerStorage, Sequence[str]]:
+    """Return how a group's layers are stored, and the patterns of their names; no pattern for all linear layers."""
+    check_fields(uri, path, group, {"output_activations": (None,)})
+    weights, activations, targets = group.get("weights"), group.get("input_activations"), group.get("targets")
+    if not isinstance(targets, list) or not targets or not all(isinstance(target, str) for target in targets):
+        raise refusal(uri, f"{path}.targets = {targets!r} is not served")
+    # A class of layers begins with a capital letter, and no module of a model does.
+    if others := [target for target in targets if target[:1].isupper() and target != LINEAR]:
+        raise refusal(uri, f"{path}.targets has {others[0]!r}, which is not served; of classes only {LINEAR!r}")
+    encoding = _encoding(uri, path, group.get("format") or config.get("format"), weights)
     is_blocked = encoding is Encoding.FP8 and isinstance(weights, Mapping) and weights.get("strategy") == "block"
     check_fields(uri, f"{path}.weights", weights, BLOCKED if is_blocked else WEIGHTS[encoding])
     if encoding is Encoding.PACKED and activations is not None:
         raise refusal(uri, f"{path}.input_activations = {activations!r} is not served")
     if encoding is Encoding.INT8 or (encoding is Encoding.FP8 and activations is not None):
         check_fields(uri, f"{path}.input_activations", activations, ACTIVATIONS[encoding])
-    rules = read_wide(uri, f"{KEY}.ignore", config.get("ignore"), ignored)
-    storage = _layer_storage(uri, f"{path}.weights", encoding, weights)
-    if replace(storage, rules=rules).holds(f"{LM_HEAD}.weight") and not is_tied:
-        raise refusal(uri, f"{KEY}.ignore = {config.get('ignore')!r} is not served; it should have {LM_HEAD}")
-    return replace(storage, rules=rules)
+    named = [] if LINEAR in targets else read_wide(uri, f"{path}.targets", targets, ignored)
+    return _layer_storage(uri, f"{path}.weights", encoding, weights), [pattern for pattern, _ in named]
+
+
+def _encoding(uri: str, path: str, form: Any, weights: Any) -> Encoding:
+    """Return the encoding of a format, or of the type of the weights where older versions do not name one."""
+    if isinstance(form, str) and form in ENCODINGS:
+        return ENCODINGS[form]
+    of_type = {"int": Encoding.INT8, "float": Encoding.FP8}
+    kind = weights.get("type") if isinstance(weights, Mapping) else None
+    if form == "naive-quantized" and isinstance(kind, str) and kind in of_type:
+        return of_type[kind]
+    raise refusal(uri, f"{path}.format = {form!r} is not served")
 
 
 def _layer_storage(uri: str, path: str, encoding: Encoding, weights: Mapping[str, Any]) -> LayerStorage:
