@@ -2,6 +2,7 @@
 
 Source: transformers' models/auto/tokenization_auto.py (MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS, and those of
 TOKENIZER_MAPPING_NAMES without a class of their own), models/llama/tokenization_llama.py,
+models/albert/tokenization_albert.py,
 models/bert/tokenization_bert.py, models/gpt2/tokenization_gpt2.py, models/xlm_roberta/tokenization_xlm_roberta.py
 """
 
@@ -30,7 +31,7 @@ BERT_OPTIONS = {
 SPACES = {
     **dict.fromkeys(("GPT2", "CodeGen", "Cohere", "Deberta", "GPTNeoX", "Qwen2", "Whisper"), False),
     **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), False),
-    **dict.fromkeys(("XLMRoberta", "Camembert"), True),
+    **dict.fromkeys(("Albert", "XLMRoberta", "Camembert"), True),
 }
 
 
@@ -40,6 +41,7 @@ class ClassOptions(NamedTuple):
     prepend: str | None = None  # where Llama's class puts a space before texts: `first`, `always`, `never`
     has_space: bool | None = None  # whether the other classes put a space before texts
     bert: tuple[tuple[str, bool], ...] = ()  # options of BERT's normalizer
+    albert: tuple[bool, bool] | None = None  # whether ALBERT's puts texts in lower case, and keeps accents
 
     @classmethod
     def read(cls, files: Mapping[str, Any], config: Mapping[str, Any]) -> "ClassOptions":
@@ -56,7 +58,9 @@ class ClassOptions(NamedTuple):
             return cls()
         if name in SPACES:
             stated_space = files.get("add_prefix_space")
-            return cls(has_space=SPACES[name] if stated_space is None else bool(stated_space))
+            has_space = SPACES[name] if stated_space is None else bool(stated_space)
+            lowers, keeps_accents = files.get("do_lower_case") is not False, files.get("keep_accents") is True
+            return cls(has_space=has_space, albert=(lowers, keeps_accents) if name == "Albert" else None)
         options = {inner: files.get(outer) for outer, inner in BERT_OPTIONS.items()}
         return cls(bert=tuple((inner, value) for inner, value in options.items() if isinstance(value, bool)))
 
@@ -66,6 +70,8 @@ class ClassOptions(NamedTuple):
             for name, value in self.bert:
                 setattr(normalizer, name, value)
             backend.normalizer = normalizer
+        if self.albert is not None:
+            _normalize_as_albert(backend, lowers=self.albert[0], keeps_accents=self.albert[1])
         if self.has_space is not None:
             _put_space(backend, has_space=self.has_space)
         if self.prepend is None or not _is_sentencepiece(backend):
@@ -74,6 +80,18 @@ class ClassOptions(NamedTuple):
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=self.prepend, split=False)
         steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
         backend.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if self.prepend != "never" else [])])
+
+
+def _normalize_as_albert(backend: Tokenizer, *, lowers: bool, keeps_accents: bool) -> None:
+    """Write texts as ALBERT's class does; what is compiled in the file stays, and comes last."""
+    own = backend.normalizer
+    parts = own if isinstance(own, normalizers.Sequence) else () if own is None else (own,)
+    steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps += [] if keeps_accents else [normalizers.NFKD(), normalizers.StripAccents()]
+    steps += [normalizers.Lowercase()] if lowers else []
+    backend.normalizer = normalizers.Sequence(
+        [*steps, *(part for part in parts if isinstance(part, normalizers.Precompiled))]
+    )
 
 
 def _put_space(backend: Tokenizer, *, has_space: bool) -> None:

@@ -55,6 +55,11 @@ _GEMMA = TokenizerClass(
     pieces=gemma,
 )
 _UNNAMED = TokenizerClass({})
+# Classes whose own vocabulary files say all else.
+NAMES = {
+    "Albert": {**_SQUARES, "bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"},
+    "T5": {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+}
 # By the name of transformers' class, without `Tokenizer` and `Fast`, and by the `model_type` of a config.json.
 CLASSES = {
     **dict.fromkeys(("Llama", "llama"), _LLAMA),
@@ -88,7 +93,8 @@ def class_names(folder: Path, uri: str, config: Mapping[str, Any]) -> Mapping[st
     stated = files.get("tokenizer_class")
     if not isinstance(stated, str) or config.get("model_type") in AS_IN_FILE:
         return {}
-    names = CLASSES.get(re.sub(r"Tokenizer(Fast)?$", "", stated), _UNNAMED).names
+    name = re.sub(r"Tokenizer(Fast)?$", "", stated)
+    names = NAMES.get(name) or CLASSES.get(name, _UNNAMED).names
     unnamed = {name: token for name, token in names.items() if name not in files}
     file = folder / "tokenizer.json"
     if not unnamed or not file.stat().st_size:

@@ -12,8 +12,26 @@ from transformers import AutoTokenizer
 
 REFERENCES = Path(__file__).parent / "references"
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
-TEXTS = ("Hello world, how are you?", "  two  spaces", "foo<extra>bar <added> baz", "<s>hi</s> <|endoftext|>x")
-NAMES = ("bert", "camembert", "codegen", "deberta", "gpt2", "gpt2_space", "gpt_neox", "llama", "qwen2", "roberta")
+TEXTS = (
+    "Très ÉLÉGANT",
+    "Hello world, how are you?",
+    "  two  spaces",
+    "foo<extra>bar <added> baz",
+    "<s>hi</s> <|endoftext|>x",
+)
+NAMES = (
+    "albert",
+    "bert",
+    "camembert",
+    "codegen",
+    "deberta",
+    "gpt2",
+    "gpt2_space",
+    "gpt_neox",
+    "llama",
+    "qwen2",
+    "roberta",
+)
 # A file, a key and its value; null removes the key.
 CHANGES = (
     (CONFIG, "add_prefix_space", True),
@@ -26,6 +44,7 @@ CHANGES = (
     (MAP, "additional_special_tokens", ["<extra>"]),
     (MAP, "extra_special_tokens", ["<extra>", "<added>"]),
 )
+OF_ALBERT = ((CONFIG, "do_lower_case", False), (CONFIG, "keep_accents", True), (CONFIG, "add_prefix_space", False))
 
 
 def write(folder: Path, file: str, key: str, value: object) -> None:
@@ -40,7 +59,7 @@ def main() -> None:
     """Write what the tokenizer of each changed folder does."""
     found = []
     for name in (*NAMES, "tokens_in_older_files", "xlm_roberta"):
-        for change in CHANGES:
+        for change in (*CHANGES, *(OF_ALBERT if name == "albert" else ())):
             with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(REFERENCES / "tokenizers.zip") as archive:
                 archive.extractall(folder)
                 write(Path(folder) / name, *change)
