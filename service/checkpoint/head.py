@@ -180,5 +180,5 @@ def _has_own_head(specs: Sequence[WeightSpec], layout: SnapshotLayout, ranges: R
     one, other = (headers[found.file].entries.get(found.name) for found in pair)
     if one is None or other is None:
         return True  # the index is not true, which the load explains
-    places = [(headers[found.file].file, entry) for found, entry in zip(pair, (one, other), strict=True)]
-    return not are_equal(*places, budget)
+    left, right = (headers[found.file].file for found in pair)
+    return not are_equal((left, one), (right, other), budget)

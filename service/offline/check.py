@@ -167,11 +167,9 @@ def _check_tensors(
         found = entries_of(specs, read_headers(files, budget))
         by_name = {file.info.name: file for file in files}
         for copy in found.copies:
-            places = (
-                (by_name[file], found.entries[file][name])
-                for file, name in ((copy.file, copy.tensor), (copy.copy_file, copy.copy))
-            )
-            if not are_equal(*places, budget):
+            one = by_name[copy.file], found.entries[copy.file][copy.tensor]
+            other = by_name[copy.copy_file], found.entries[copy.copy_file][copy.copy]
+            if not are_equal(one, other, budget):
                 raise unequal_copies(located.uri, copy)
     stored = Counter(entry.dtype_name for own in found.entries.values() for entry in own.values())
     dtypes = ", ".join(f"{count:,} {name}" for name, count in stored.most_common())

@@ -374,8 +374,9 @@ class Loaded:
 
 
 def settings_of(folder: Path, *, is_adapted: bool = False) -> Settings:
-    adapted = {"adapter_uri": str(folder / "adapter")} if is_adapted else {}
-    return Settings(model_uri=str(folder), dtype="float32", local_model_cache=folder.parent / "cache", **adapted)
+    adapter_uri = str(folder / "adapter") if is_adapted else None
+    cache = folder.parent / "cache"
+    return Settings(model_uri=str(folder), adapter_uri=adapter_uri, dtype="float32", local_model_cache=cache)
 
 
 def load(settings: Settings) -> Loaded:

@@ -5,9 +5,10 @@ import shutil
 
 import httpx
 import pytest
+from safetensors.numpy import save_file
 
 from tests.process import ServiceProcess, running_service
-from tests.served import DEMO
+from tests.served import DEMO, SMALL, demo_tensors
 
 
 @pytest.fixture
@@ -54,6 +55,15 @@ def test_no_such_bucket_and_an_empty_prefix(tmp_path, gcs_bucket):
     settings = {"storage_emulator_host": gcs_bucket.endpoint, "local_model_cache": tmp_path}
     assert "gs://no-such-bucket/m" in last_words(model_uri="gs://no-such-bucket/m", **settings)
     assert "no object lies below this prefix" in last_words(model_uri=gcs_bucket.uri("nothing"), **settings)
+
+
+def test_a_weight_that_is_nan_is_named(checkpoint, one_sequence):
+    name, tensors = "model.layers.1.mlp.up_proj.weight", demo_tensors()
+    tensors[name] = tensors[name].copy()
+    tensors[name][3, 4] = float("nan")
+    save_file(tensors, checkpoint / "model.safetensors")
+    message = last_words(model_uri=checkpoint, local_model_cache=one_sequence.cache, **SMALL)
+    assert f"{name}: has a value that is NaN or infinite, and so has every answer." in message
 
 
 def test_an_unknown_family_is_refused_by_name_with_the_list(checkpoint):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from service.kernels.products.linear import PLAIN, Products, linear
 from service.kernels.segments import segment_attention
@@ -44,7 +44,7 @@ class Encoder:
         """Return the sum of the embeddings of tokens, positions and types, normalized."""
         tables = {
             "words": tokens.token_ids,
-            "positions": tokens.positions + self.config.first_position,
+            "positions": rows_of_positions(tokens, self.config.first_position),
             "types": tokens.types,
         }
         with jax.named_scope("embed"):
@@ -108,6 +108,22 @@ class Encoder:
         inverse = jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + self.config.norm_eps)
         scale, bias = named[name], named[f"{name}_bias"]
         return (centered * inverse).astype(x.dtype) * scale[None] + bias[None]
+
+
+def rows_of_positions(tokens: PackedTokens, first: int) -> Int[Array, "token"]:
+    """Return each token's row in the table of positions, of which those before `first` are none of a text's.
+
+    Where the padding token has the last of those rows, a text that has this token gives it that row and counts on
+    behind it. Source: transformers `models/xlm_roberta/modeling_xlm_roberta.py` (create_position_ids_from_input_ids).
+    """
+    positions = jnp.asarray(tokens.positions)
+    if first == 0:
+        return positions
+    is_padding = (jnp.asarray(tokens.token_ids) == first - 1).astype(jnp.int32)
+    counts = jnp.cumsum(is_padding)
+    begin = jnp.arange(len(positions), dtype=jnp.int32) - positions
+    before = counts - counts[begin] + is_padding[begin]
+    return jnp.where(is_padding == 1, first - 1, positions - before + first)
 
 
 def _by_distance(bias: Float[Array, "bucket head"], num_tokens: int) -> Float[Array, "distance head"]:
