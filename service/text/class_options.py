@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 # Types of models whose tokenizer is what tokenizer.json says, whatever class tokenizer_config.json names.
 AS_IN_FILE = frozenset({
@@ -33,6 +33,14 @@ SPACES = {
     **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), False),
     **dict.fromkeys(("Albert", "XLMRoberta", "Camembert"), True),
 }
+# Classes that put their begin and end around texts, whatever these are called: templates of one text and of two.
+_AROUND = {
+    **dict.fromkeys(
+        ("XLMRoberta", "Camembert"),
+        ("{bos_token} $A {eos_token}", "{bos_token} $A {eos_token} {eos_token} $B {eos_token}"),
+    ),
+    "T5": ("$A {eos_token}", "$A {eos_token} $B {eos_token}"),
+}
 
 
 class ClassOptions(NamedTuple):
@@ -41,6 +49,7 @@ class ClassOptions(NamedTuple):
     prepend: str | None = None  # where Llama's class puts a space before texts: `first`, `always`, `never`
     has_space: bool | None = None  # whether the other classes put a space before texts
     bert: tuple[tuple[str, bool], ...] = ()  # options of BERT's normalizer
+    around: tuple[str, str] | None = None  # what stands around one text and two, by the names of the special tokens
     albert: tuple[bool, bool] | None = None  # whether ALBERT's puts texts in lower case, and keeps accents
 
     @classmethod
@@ -60,9 +69,23 @@ class ClassOptions(NamedTuple):
             stated_space = files.get("add_prefix_space")
             has_space = SPACES[name] if stated_space is None else bool(stated_space)
             lowers, keeps_accents = files.get("do_lower_case") is not False, files.get("keep_accents") is True
-            return cls(has_space=has_space, albert=(lowers, keeps_accents) if name == "Albert" else None)
+            albert = (lowers, keeps_accents) if name == "Albert" else None
+            return cls(has_space=has_space, around=_AROUND.get(name), albert=albert)
+        if name in _AROUND:
+            return cls(around=_AROUND[name])
         options = {inner: files.get(outer) for outer, inner in BERT_OPTIONS.items()}
         return cls(bert=tuple((inner, value) for inner, value in options.items() if isinstance(value, bool)))
+
+    def surround(self, backend: Tokenizer, names: Mapping[str, str]) -> None:
+        """Put the begin and the end around texts, of a tokenizer that has both."""
+        if self.around is None:
+            return
+        used = [key for key in ("bos_token", "eos_token") if key in self.around[0]]
+        ids = {names[key]: backend.token_to_id(names[key]) for key in used if key in names}
+        if len(used) > sum(key in names for key in used) or None in ids.values():
+            return
+        single, pair = ([part.format(**names) for part in around.split()] for around in self.around)
+        backend.post_processor = processors.TemplateProcessing(single, pair, special_tokens=list(ids.items()))
 
     def apply_to(self, backend: Tokenizer) -> None:
         """Set the options of a tokenizer that has them."""

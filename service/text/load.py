@@ -61,6 +61,7 @@ def parse_tokenizer(files: TokenizerFiles) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer.from_buffer(files.content)
     files.options.apply_to(backend)
     files.special.add_to(backend)
+    files.options.surround(backend, files.special.names)
     return backend
 
 
@@ -89,10 +90,10 @@ def load_tokenizer(
     """
     uri = uri or str(folder)
     path = folder / "tokenizer.json"
-    special, options = special or special_tokens_of(folder, uri, config), ClassOptions()
+    special = special or special_tokens_of(folder, uri, config)
+    options = ClassOptions.read(read_json(folder, TOKENIZER_CONFIG, uri), config)
     if path.is_file():
         content = path.read_bytes()
-        options = ClassOptions.read(read_json(folder, TOKENIZER_CONFIG, uri), config)
     else:
         from service.text.own_vocabulary import own_tokenizer  # which hardly any start needs
 
@@ -100,6 +101,7 @@ def load_tokenizer(
         if made is None:
             raise MissingFile(uri, _missing_tokenizer_message(folder))
         content, special = made, special._replace(added=(), named=(), stated_ids={})  # which it has
+        options = ClassOptions(around=options.around)
     try:
         backend = parse(TokenizerFiles(content, special, options))
     except Exception as error:  # the library raises bare Exception
