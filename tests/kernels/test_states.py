@@ -93,6 +93,32 @@ def test_rows_give_what_a_recurrence_in_float64_gives(keys, most_share, least_de
     np.testing.assert_allclose(states[2], last, atol=SAME_RECURRENCE * np.abs(last).max(), rtol=0)
 
 
+@pytest.mark.parametrize("is_in_turn", [True, False])
+@pytest.mark.parametrize("counts", [(200, 130), (64, 3), (65, 200), (128, 1)])
+def test_rows_that_are_longer_are_cut(counts, is_in_turn):
+    """One begins with zeros, and one goes on where it has ended."""
+    tokens = draw(7, sum(counts), least_decay=-8.0)
+    wanted, last = expected(tokens)
+    first = counts[0]
+    rows = [
+        jnp.stack(
+            [
+                jnp.asarray(np.pad(part, ((0, 200 - len(part)), *((0, 0),) * (a.ndim - 1))))
+                for part in (a[:first], a[first:])
+            ]
+        )
+        for a in tokens
+    ]
+    where = paging([0, first], counts, [ZERO_STATE, STATE_BEFORE], [0, 4])
+    read, states = run(Tokens(*rows), empty(), where, is_in_turn=is_in_turn)
+    found = np.concatenate([np.asarray(read)[row, :count] for row, count in enumerate(counts)])
+    np.testing.assert_allclose(found, wanted, atol=SAME_RECURRENCE * np.abs(wanted).max(), rtol=0)
+    np.testing.assert_allclose(states[4], last, atol=SAME_RECURRENCE * np.abs(last).max(), rtol=0)
+    _, kept = expected(Tokens(*(a[:first] for a in tokens)))
+    np.testing.assert_allclose(states[0], kept, atol=SAME_RECURRENCE * np.abs(kept).max(), rtol=0)
+    assert np.isnan(states[jnp.array([1, 2, 3])]).all()
+
+
 def test_cuts_at_the_ends_of_rows_change_no_bit_and_others_next_to_nothing():
     tokens = draw(2, 300, keys="alike")
     whole, states = in_rows(tokens, empty(), 1, [300])

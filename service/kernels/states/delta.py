@@ -23,8 +23,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int32
 
-from service.kernels.paging import STATE_BEFORE, ZERO_STATE, Paging
+from service.kernels.paging import STATE_BEFORE, ZERO_STATE, Paging, StateSlots
 
+ROW = 64  # tokens that are computed together at most: running sums of more decays lose digits
 BLOCK = 16  # rows of the system that are substituted one by one
 EXACT = jax.lax.Precision.HIGHEST
 
@@ -78,7 +79,29 @@ def run_delta(
     tokens = tokens.without(paging.num_tokens)
     if tokens.keys.shape[1] == 1:
         return (_decode_in_turn if is_in_turn else _decode)(tokens, states, paging)
-    return _run_rows(tokens, states, paging, is_in_turn=is_in_turn)
+    return _run_rows(*_in_short_rows(tokens, paging, len(states)), states, is_in_turn=is_in_turn)
+
+
+def _in_short_rows(tokens: Tokens, paging: Paging, no_slot: int) -> tuple[Tokens, Paging, int]:
+    """Cut rows that are longer than they should be, and return them with the width that they had."""
+    slots, (num_rows, width) = paging.states, tokens.keys.shape[:2]
+    assert slots is not None
+    if width <= ROW:
+        return tokens, paging, width
+    parts = -(-width // ROW)
+    short = Tokens(
+        *(
+            jnp.pad(a, ((0, 0), (0, parts * ROW - width), *((0, 0),) * (a.ndim - 2))).reshape(-1, ROW, *a.shape[2:])
+            for a in tokens
+        )
+    )
+    part = jnp.arange(parts, dtype=jnp.int32)[None]
+    num_tokens = jnp.clip(paging.num_tokens[:, None] - part * ROW, 0, ROW)
+    reads = jnp.where(part == 0, slots.reads[:, None], STATE_BEFORE)
+    is_last = part == jnp.maximum(paging.num_tokens[:, None] - 1, 0) // ROW
+    writes = jnp.where(is_last, slots.writes[:, None], no_slot)
+    own = StateSlots(reads.reshape(-1), writes.reshape(-1))
+    return short, paging._replace(num_tokens=num_tokens.reshape(num_rows * parts), states=own), width
 
 
 def _begun(state: State, reads: Int[Array, ""]) -> State:
@@ -130,12 +153,19 @@ def _decode_in_turn(
 
 
 def _run_rows(
-    tokens: Tokens, states: States, paging: Paging, *, is_in_turn: bool
+    tokens: Tokens, paging: Paging, width: int, states: States, *, is_in_turn: bool
 ) -> tuple[Float[Array, "seq token key_head group value_dim"], States]:
-    """Run rows of prompts, each of which begins with zeros, with a slot, or where the one before it has ended."""
-    slots, width = paging.states, tokens.keys.shape[1]
+    """Run rows of prompts, each of which begins with zeros, with a slot, or where the one before it has ended.
+
+    Args:
+        tokens: of the rows.
+        paging: their slots.
+        width: how many tokens a row had, of which it may be a part.
+        states: the slots.
+        is_in_turn: as in `run_delta`.
+    """
+    slots, padding = paging.states, -tokens.keys.shape[1] % BLOCK
     assert slots is not None
-    padding = -width % BLOCK
     tokens = Tokens(*(jnp.pad(a, ((0, 0), (0, padding), *((0, 0),) * (a.ndim - 2))) for a in tokens))
     prepared = None if is_in_turn else jax.vmap(_prepare)(tokens)
 
@@ -153,10 +183,13 @@ def _run_rows(
         states = jax.lax.dynamic_update_index_in_dim(states, kept, place, 0)
         return states, after, jax.lax.dynamic_update_index_in_dim(results, read, number, 0)
 
-    num_rows = jnp.sum(paging.num_tokens > 0) if is_in_turn else len(paging.num_tokens)
+    num_rows: Int[Array, ""] | int = len(paging.num_tokens)
+    if is_in_turn:  # those behind the last one with tokens change nothing
+        num_rows = jnp.max(jnp.where(paging.num_tokens > 0, jnp.arange(1, num_rows + 1), 0))
     results = jnp.zeros_like(tokens.values)
     states, _, results = jax.lax.fori_loop(0, num_rows, run, (states, jnp.zeros_like(states[0]), results))
-    return results[:, :width], states
+    of_rows = results[:, : min(width, ROW)]
+    return of_rows.reshape(-1, -(-width // ROW) * of_rows.shape[1], *of_rows.shape[2:])[:, :width], states
 
 
 def _slot(states: States, slot: Int[Array, ""]) -> State:
