@@ -87,7 +87,9 @@ class ChatTemplate:
         compile_again = partial(
             type(self), uri=uri, file=file, defaults=self._defaults, variants=self._variants, **self._parsers
         )
-        return compile_again, (self.source, self._special_tokens)
+        # What has been detected need not be detected there again.
+        known = {"format": self.format} if "format" in vars(self) else {}
+        return compile_again, (self.source, self._special_tokens), known
 
     def wait(self) -> None:
         """Wait until the template is compiled and has been tried with a tool, so that no request waits for that.
@@ -121,10 +123,19 @@ class ChatTemplate:
         template = self._variants.get(TOOL_USE, self)
         sources = "\n".join(each.source for each in (self, *self._variants.values()))
 
+        has_failed = False
+
         def render(messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
-            if template.reads_parts_alone:
-                messages = [{**turn, "content": _as_parts(turn["content"])} for turn in messages]
-            return template._render(messages, add_generation_prompt)
+            nonlocal has_failed
+            if has_failed:
+                raise InvalidParameter("A limit was exceeded before.", param="messages")
+            try:
+                if template.reads_parts_alone:
+                    messages = [{**turn, "content": _as_parts(turn["content"])} for turn in messages]
+                return template._render(messages, add_generation_prompt)
+            except TemplateFailed as error:
+                has_failed = True
+                raise InvalidParameter(str(error), param="messages") from error
 
         return detected(render, sources, has_tools=template._offer is not None, **self._parsers)
 
@@ -146,6 +157,11 @@ class ChatTemplate:
                 # It fails with this conversation; what it does with tools in others is not known.
                 return offer
         return None
+
+    @cached_property
+    def reads_reasoning(self) -> bool:
+        """Whether it reads an earlier answer's thinking as `reasoning` too, as few templates do."""
+        return re.search(r"""\.reasoning\b|["']reasoning["']""", self.source) is not None
 
     @property
     def reads_documents(self) -> bool:

@@ -37,7 +37,10 @@ def as_sent(turn: Mapping[str, Any], message: Message, template: ChatTemplate) -
         parts = [{"type": "text", "text": part.text} for part in message.content or ()]
         found["content"] = parts if template.reads_parts else turn["content"]
     thinking = turn.get(THINKING)
-    return found if thinking is None else {"thinking": thinking} | found | {THINKING: thinking}
+    if thinking is None:
+        return found
+    named = {"thinking": thinking, **({"reasoning": thinking} if template.reads_reasoning else {})}
+    return named | found | {THINKING: thinking}
 
 
 def _ordered(sent: Mapping[str, Any], turn: Mapping[str, Any], *, has_text_arguments: bool) -> dict[str, Any]:

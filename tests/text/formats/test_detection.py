@@ -1,7 +1,9 @@
 import pytest
 
+from service.errors import InvalidParameter
 from service.settings import Settings, choices_of
 from service.text.chat_template import ChatTemplate
+from service.text.formats.detection import detected
 from service.text.formats.families import REASONING_PARSERS, TOOL_CALL_PARSERS, by_signs, named, of_reasoning
 from tests.text.formats.templates import TEMPLATES
 
@@ -121,3 +123,11 @@ def test_transformers_description_of_answers_goes_before_the_template(fields, na
     template = ChatTemplate(shown, {}, response_template={"version": 1, "fields": fields})
     assert template.tool_format.name == name
     assert template.format.thinking == thinking
+
+
+def test_marks_decide_where_a_template_cannot_be_tried():
+    def fails(messages, add_generation_prompt):
+        raise InvalidParameter("It took too long.", param="messages")
+
+    form = detected(fails, HERMES, has_tools=True, tool_call_parser=None, reasoning_parser=None)
+    assert form.name == "hermes"
