@@ -299,17 +299,6 @@ class AnswerReader:
         rules = self._rules
         is_list = not self._is_closed and any(form.is_list or form.calls.is_object for form in rules.forms)
         self._text = text = self._text.lstrip()
-        if mark := rules.of_calls.match(text):
-            self._take(mark.end())
-            if mark[0] in rules.openings:
-                self._open_calls()
-            else:
-                self._is_opened = False
-                self._is_closed = self._is_closed or mark[0] in rules.last
-            return
-        if is_list and text[:1] in tuple(",;[]}") and not (rules.of_calls.may_go_on(text) and not self._is_over):
-            self._take(1)
-            return
         forms = [form for form in rules.forms if self._is_opened or not (form.needs_opening or self._is_closed)]
         for form in forms:
             if found := form.match(text):
@@ -321,6 +310,18 @@ class AnswerReader:
                 self._read = self._read_arguments
                 self._is_object = form.calls.is_object
                 return
+        is_begun = bool(text) and not self._is_over and any(form.head.may_go_on(text) for form in forms)
+        if not is_begun and (mark := rules.of_calls.match(text)):
+            self._take(mark.end())
+            if mark[0] in rules.openings:
+                self._open_calls()
+            else:
+                self._is_opened = False
+                self._is_closed = self._is_closed or mark[0] in rules.last
+            return
+        if is_list and text[:1] in tuple(",;[]}") and not (rules.of_calls.may_go_on(text) and not self._is_over):
+            self._take(1)
+            return
         if not text or rules.of_calls.may_go_on(text) or any(form.head.may_go_on(text) for form in forms):
             self._text = "" if self._is_over else text
             return
@@ -402,14 +403,14 @@ class AnswerReader:
             self._begin_message(Content)
         elif found:
             self._text = rest
-            recipient, channel = _RECIPIENT.search(header), rules.header_channel.search(header)
+            recipient, channels = _RECIPIENT.search(header), rules.header_channel.findall(header)
             if recipient is not None and rules.forms:
                 self._is_object, self._read = False, self._read_arguments
                 self._arguments = rules.forms[0].calls.codec.reader(rules.lexer, frozenset(), ("", ""))
                 yield self._call(recipient[1], {})
             else:
                 self._read = self._read_text
-                self._begin_message(Thought if channel is not None and channel[1] == "analysis" else Content)
+                self._begin_message(Thought if channels[-1:] == ["analysis"] else Content)
         elif self._is_over:
             self._text = ""
 

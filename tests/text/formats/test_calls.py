@@ -108,6 +108,8 @@ def test_text_beside_calls_is_content_unless_it_is_blank(form, text, parts):
          [CallStart(0, "f"), Arguments(0, '{"a": "x\\n</par')], True),
         (QWEN_CODER, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>",
          [CallStart(0, "f"), Arguments(0, '{"a": "x"}')], False),
+        (QWEN_CODER, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</function>\n</tool_call>",
+         [CallStart(0, "f"), Arguments(0, '{"a": "x"}')], False),
         (DEEPSEEK_V31,
          "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁ca",
          [CallStart(0, "f"), Arguments(0, "{}")], False),

@@ -44,6 +44,8 @@ ANSWERS = [
     ),
     ("<|channel|>final <|constrain|>json<|message|>{}<|return|>", [Content("{}")]),
     ("<|channel|>final<|message|>a < b <| c <|en", [Content("a < b <| c <|en")]),
+    # A channel too many, as small models write.
+    (f"<|channel|>commentary{THINKING}{FINAL}", [Thought("We add."), Content("It is 4.")]),
     # Cut within the thinking, within a header, within arguments.
     ("<|channel|>analysis<|message|>We", [Thought("We")]),
     (f"{THINKING}<|start|>assistant<|channel|>fin", [Thought("We add.")]),
