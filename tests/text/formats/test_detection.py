@@ -5,7 +5,10 @@ from service.settings import Settings, choices_of
 from service.text.chat_template import ChatTemplate
 from service.text.formats.detection import detected
 from service.text.formats.families import REASONING_PARSERS, TOOL_CALL_PARSERS, by_signs, named, of_reasoning
+from service.text.load import end_ids
+from service.text.tokenizer import Tokenizer
 from tests.text.formats.templates import TEMPLATES
+from tests.text.small_tokenizers import byte_level
 
 # The parts of published templates that write earlier calls.
 HERMES = """{{- '<tool_call>\\n{"name": "' }}{{- tool_call.name }}{{- '", "arguments": ' }}{{- '}\\n</tool_call>' }}"""
@@ -131,3 +134,13 @@ def test_marks_decide_where_a_template_cannot_be_tried():
 
     form = detected(fails, HERMES, has_tools=True, tool_call_parser=None, reasoning_parser=None)
     assert form.name == "hermes"
+
+
+def test_answers_end_at_a_formats_own_tokens_whatever_the_checkpoint_says():
+    backend = byte_level(600)
+    backend.add_special_tokens(["<|call|>", "<|return|>", "<|end_of_message|>"])
+    end = backend.token_to_id("<|end|>")
+    tokenizer = Tokenizer(backend, eos_ids=frozenset({end, 7}))
+    template = ChatTemplate(TEMPLATES["gpt-oss"][0], {})
+    assert end_ids(tokenizer, template) == {7, *map(backend.token_to_id, ("<|call|>", "<|return|>"))}
+    assert end_ids(tokenizer, ChatTemplate(TEMPLATES["Qwen3"][0], {})) == {end, 7}
