@@ -51,7 +51,7 @@ FAMILIES = {
 RUN = "levanter"
 # In the values of a configuration: whether the files have a head besides the embeddings, whatever the file says.
 OWN_HEAD = "levserve_own_head"
-_MAMBA = "its Mamba layers keep a state by another recurrence than those that are served"
+_MAMBA = "its recurrent layers keep a state, by another recurrence (Mamba) than those that are served"
 _LATENT = "its attention caches one latent vector for all heads, which no attention kernel here takes"
 _INDEXED = "its attention chooses positions by an index, and no cache here holds one"
 _OTHER = "its layers keep a state by a recurrence of their own, which is not served"

@@ -64,6 +64,8 @@ def detected(
         signed = by_signs(source, forms)
         is_other = forms is FAMILIES and any(each.has_calls and each.has_marks_of(signed) for each in shown)
         form = _of_round_trip(shown, forms, source) or (UNKNOWN if is_other else signed)
+        if _is_bare(form) and not is_other and signed.calls and not _is_bare(signed):
+            form = signed  # whose marks the template teaches, and does not write around earlier calls
     if reasoning_parser not in (None, NONE) and of_reasoning(reasoning_parser).has_headers:
         return form if form.has_headers else HARMONY
     if form.has_headers:
@@ -191,6 +193,10 @@ def _calls(parts: Sequence[Part]) -> list[tuple[str, Any]]:
         except ValueError:
             found.append((name, None))
     return found
+
+
+def _is_bare(form: Format) -> bool:
+    return bool(form.calls) and form.calls[0].is_bare and not form.calls[0].optional
 
 
 def _of_round_trip(shown: Sequence[_Shown], forms: Sequence[Format], source: str) -> Format | None:
