@@ -67,7 +67,7 @@ def read_compressed_tensors(uri: str, config: Mapping[str, Any], *, is_tied: boo
     check_fields(uri, KEY, {**config, "sparsity_config": None} if is_dense else config, METHOD)
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
-        raise refusal(uri, f"{KEY}.config_groups = {groups!r} should be groups of layers")
+        raise refusal(uri, f"{KEY}.config_groups should be one group of layers or several, and is {groups!r}")
     read = {name: _read_group(uri, f"{KEY}.config_groups.{name}", group, config) for name, group in groups.items()}
     if len({storage.encoding for storage, _ in read.values()}) > 1:
         raise refusal(uri, f"{KEY}.config_groups are in several formats, which are not served together")
