@@ -150,21 +150,15 @@ def _fit_pages(
     )
     work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
     free_bytes = memory_bytes - model.weights_bytes - model.media_bytes - work_bytes
-    num_windows = _num_windows(
-        apart,
-        page_bytes=page_bytes,
-        free_bytes=free_bytes,
-        context=context,
-        max_num_seqs=max_num_seqs,
-        page_size=page_size,
-        step_tokens=step_tokens,
-    )
+    usual_bytes = page_bytes * math.ceil(min(context, USUAL_CONTEXT) / page_size)  # of a sequence
+    # As many as there are sequences in the most pages of the others that are ever used.
+    most_windows = max_num_seqs * max(WINDOWS_PER_SLOT, math.ceil(context / USUAL_CONTEXT))
+    num_windows = min(_fitting_windows(apart, free_bytes, usual_bytes, page_size, step_tokens), most_windows)
     most_pages = max_num_seqs * math.ceil(context / page_size)
     if model.max_positions is not None:
         most_pages = min(most_pages, model.max_positions // page_size)
     pages_apart = [min(_pages_apart(w, num_windows, page_size, step_tokens), most_pages) for w, _ in apart]
     bytes_apart = sum(page_size * b * n for (_, b), n in zip(apart, pages_apart, strict=True))
-    usual_bytes = page_bytes * math.ceil(min(context, USUAL_CONTEXT) / page_size)
     states = STATES_PER_SLOT * _num_running(model, free_bytes - bytes_apart, usual_bytes, max_num_seqs)
     interval = _state_interval(model, row_tokens)
     bytes_apart += states * model.state_bytes
@@ -224,15 +218,8 @@ def _state_interval(model: ModelSize, row_tokens: int) -> int:
     return row_tokens * max(1, math.ceil(SNAPSHOT_PART * model.state_bytes / max(kv_bytes * row_tokens, 1)))
 
 
-def _num_windows(
-    apart: Sequence[tuple[int, int]],
-    *,
-    page_bytes: int,
-    free_bytes: int,
-    context: int,
-    max_num_seqs: int,
-    page_size: int,
-    step_tokens: int,
+def _fitting_windows(
+    apart: Sequence[tuple[int, int]], free_bytes: int, usual_bytes: int, page_size: int, step_tokens: int
 ) -> int:
     """Return for how many sequences there are pages of windows: as many as fit with all their other pages.
 
@@ -242,11 +229,7 @@ def _num_windows(
         return 0
     of_step = sum(page_size * b * step_pages(step_tokens, page_size) for _, b in apart)
     of_window = sum(page_size * b * window_pages(w, page_size) for w, b in apart)
-    whole = page_bytes * math.ceil(min(context, USUAL_CONTEXT) / page_size)
-    fitting = max(free_bytes - of_step, 0) // (whole + of_window)
-    # As many as there are sequences in the most pages of the others that are ever used.
-    most = max_num_seqs * max(WINDOWS_PER_SLOT, math.ceil(context / USUAL_CONTEXT))
-    return max(1, min(_round_down(fitting), most))
+    return max(1, _round_down(max(free_bytes - of_step, 0) // (usual_bytes + of_window)))
 
 
 def _pages_apart(window: int, num_windows: int, page_size: int, step_tokens: int) -> int:

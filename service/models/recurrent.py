@@ -25,7 +25,7 @@ def initial_state(description: ShortConvolution | GatedDelta, num_slots: int, dt
     Args:
         description: the recurrent part of the layer.
         num_slots: how many states there is room for.
-        dtype: of activations.
+        dtype: of the last inputs, which are activations; matrices are float32.
     """
     last_inputs = jnp.zeros((description.width - 1, num_slots, description.num_channels), dtype)
     if isinstance(description, ShortConvolution):

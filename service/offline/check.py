@@ -29,12 +29,12 @@ from service.start.prefetch import weight_specs
 from service.start.progress import StartProgress
 from service.start.tasks import load_text, pull_tokenizer_files
 from service.storage.open_files import OpenFile
-
-if TYPE_CHECKING:
-    from service.text.chat_template import ChatTemplate
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.headers import entries_of, read_headers, unequal_copies
 from service.weights.names import shown
+
+if TYPE_CHECKING:
+    from service.text.chat_template import ChatTemplate
 
 # What these say during a start is part of the answer.
 LOGGERS = ("service.checkpoint", "service.models", "service.text", "service.weights")

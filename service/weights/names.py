@@ -144,11 +144,8 @@ def resolve(
     placed = {*tensors.values(), *(found for _, found in copies)}
     spare = {found.name: match for found, match in rest.items() if found not in placed}
     biases = _biases([found for found in rest if found not in placed], keys)
-    zero_biases = {found.name for found in zeros(biases)} if biases else set[str]()
-    modules = {bare_name(module): module for spec in specs for module in spec.unused}
-    unused = {name for name in spare if modules and _match(_unwrapped(name.rpartition(".")[0]), modules) is not None}
-    known_as = dict.fromkeys(zero_biases, ZERO_BIASES) | dict.fromkeys(unused, UNUSED)
-    left_out = _left_out(uri, spare, keys.keys(), prefix, known_as)
+    known_as = dict.fromkeys((found.name for found in zeros(biases)), ZERO_BIASES) if biases else dict[str, str]()
+    left_out = _left_out(uri, spare, keys.keys(), prefix, known_as | dict.fromkeys(_unused(spare, specs), UNUSED))
     return Resolution({name: tensors[name] for name in expected if name in tensors}, copies, left_out, prefix)
 
 
@@ -260,6 +257,14 @@ def _biases(spare: Iterable[FoundTensor], keys: Iterable[str]) -> list[FoundTens
         return found
     modules = {module: module for module, _, _ in (key.rpartition(".") for key in keys)}
     return [tensor for tensor in found if _match(_unwrapped(tensor.name.removesuffix(".bias")), modules) is not None]
+
+
+def _unused(spare: Iterable[str], specs: Iterable[WeightSpec]) -> list[str]:
+    """Return the tensors of modules that the model has and does not run."""
+    modules = {bare_name(module): module for spec in specs for module in spec.unused}
+    if not modules:
+        return []
+    return [name for name in spare if _match(_unwrapped(name.rpartition(".")[0]), modules) is not None]
 
 
 def _left_out(

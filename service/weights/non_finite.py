@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint have values that are NaN or infinite: sought once a model has failed to answer."""
+"""A search for tensors with values that are NaN or infinite, made only once a model has failed to answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -105,6 +105,7 @@ class _EnginePrograms:
         self._model, self._shapes, self._weights = model, shapes, weight_shapes
         self._place = placement_of(model)
         self._embedded = functools.cache(self._embed_shapes)
+        self._per_layer = functools.cache(self._per_layer_shapes)
         self._make_slots = functools.partial(initial_slots, model.vocab_size, shapes)
         self._slots = placed(jax.eval_shape(self._make_slots), self._place.replicated)
 
@@ -307,7 +308,7 @@ class _EnginePrograms:
 
     def _of_group(self, group: LayerGroup, bucket: Bucket, inputs: GroupInputs) -> Program:
         cache = placed(self._cache_shapes(group), self._place.cache)
-        per_layer = self._per_layer_shapes(self._shapes.padding(bucket))
+        per_layer = self._per_layer(self._shapes.padding(bucket))
         if per_layer:
             of_group = per_layer[self._model.layer_groups.index(group)]
             inputs = inputs._replace(layers=inputs.layers._replace(per_layer=of_group))

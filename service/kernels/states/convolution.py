@@ -17,9 +17,9 @@ def convolve(
     """Convolve the tokens of each sequence with those before them; the returned slots hold the last inputs.
 
     Args:
-        inputs: of the tokens.
+        inputs: the channels of each token; those of padding change no slot.
         taps: the weights; the last one is the token's own.
-        states: the slots.
+        states: the last inputs of each slot.
         paging: the sequences and their slots. A row that goes on where another one ended follows it, and that one is
             full.
     """

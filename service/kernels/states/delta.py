@@ -69,8 +69,8 @@ def run_delta(
     """Return what the heads read at each token; the returned slots hold the states after the last tokens.
 
     Args:
-        tokens: of each sequence, or of each row of a prompt.
-        states: the slots.
+        tokens: one of each sequence, or those of each row of a prompt.
+        states: the matrices of each slot.
         paging: the sequences and their slots.
         is_in_turn: whether sequences and rows are computed one after the other, as a CPU does it fastest. Then what one
             of them gives depends on no other, to the bit; otherwise products have other shapes with other numbers.
@@ -158,10 +158,10 @@ def _run_rows(
     """Run rows of prompts, each of which begins with zeros, with a slot, or where the one before it has ended.
 
     Args:
-        tokens: of the rows.
-        paging: their slots.
+        tokens: at most ROW in each row.
+        paging: the slots that each row reads and writes.
         width: how many tokens a row had, of which it may be a part.
-        states: the slots.
+        states: the matrices of each slot.
         is_in_turn: as in `run_delta`.
     """
     slots, padding = paging.states, -tokens.keys.shape[1] % BLOCK

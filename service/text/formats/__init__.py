@@ -1,1 +1,1 @@
-"""How families of models write: one description each, and what follows from it."""
+"""Formats of answers: a description of each family, and the reader, the grammar and the history that follow from it."""

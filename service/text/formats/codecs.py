@@ -81,7 +81,7 @@ class Codec:
         """Return a reader of one call's arguments.
 
         Args:
-            lexer: of the format.
+            lexer: turns marks that are tokens back into text, where they are part of a value.
             text_names: the parameters whose values are texts as they are.
             ends: what follows the arguments, and what closes the call.
         """

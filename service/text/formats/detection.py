@@ -1,4 +1,4 @@
-"""Which format a chat template writes: the one that reads back what the template has written.
+"""Detection of the format of a chat template: the one that reads back what the template has written.
 
 An invented conversation is rendered by the template in a few variants. Marks in its source say less: families share
 marks, and a template may quote another's. They decide where the template writes no calls.

@@ -17,6 +17,7 @@ from tests.text.formats.samples import (
     TEXT_NAMES,
     TWO_CALLS,
 )
+from tests.text.formats.vectors import joined
 
 BY_NAME = {form.name: form for form in FORMATS}
 ANSWERS = [
@@ -46,20 +47,6 @@ ANSWERS = [
     ("json", " "),
     ("json", ""),
 ]
-
-
-def joined(parts):
-    """Return parts with neighbours of one kind joined."""
-    found = []
-    for part in parts:
-        last = found[-1] if found else None
-        if isinstance(part, Content) and isinstance(last, Content):
-            found[-1] = Content(last.text + part.text)
-        elif isinstance(part, Arguments) and isinstance(last, Arguments) and last.index == part.index:
-            found[-1] = Arguments(part.index, last.text + part.text)
-        else:
-            found.append(part)
-    return found
 
 
 def parse(form, *pieces):

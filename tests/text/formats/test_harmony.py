@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 
 import jsonschema
 import pytest
@@ -12,11 +11,12 @@ from hypothesis import strategies as st
 from service.text.formats.families import HARMONY as FORMAT
 from service.text.formats.grammar import CallableTool, CallRules, tool_grammar
 from service.text.formats.history import one_call_a_message
-from service.text.formats.parts import Arguments, CallStart, Content, Part, Thought
+from service.text.formats.parts import Arguments, CallStart, Content, Thought
 from service.text.formats.reader import AnswerReader, mark_ids
 from service.text.grammar import definition
 from service.text.grammar.compiler import GrammarCompiler
 from service.text.tokenizer import Tokenizer
+from tests.text.formats.vectors import joined
 from tests.text.grammar.random_walks import allowed_tokens
 from tests.text.small_tokenizers import byte_level
 
@@ -55,17 +55,6 @@ ANSWERS = [
     ("Hello <b>you</b>", [Content("Hello <b>you</b>")]),
     ("", []),
 ]
-
-
-def joined(parts):
-    found: list[Part] = []
-    for part in parts:
-        last = found[-1] if found else None
-        if last is not None and not isinstance(last, CallStart) and type(part) is type(last):
-            found[-1] = replace(last, text=last.text + part.text)
-        else:
-            found.append(part)
-    return found
 
 
 MARKS = FORMAT.marks

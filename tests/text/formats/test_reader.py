@@ -6,20 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from service.text.formats.parts import Arguments, CallStart
+from service.text.formats.parts import Arguments
 from service.text.formats.reader import AnswerReader
-from tests.text.formats.vectors import ANSWERS, TEXTS
-
-
-def joined(parts):
-    found = []
-    for part in parts:
-        last = found[-1] if found else None
-        if last is not None and not isinstance(last, CallStart) and type(part) is type(last):
-            found[-1] = replace(last, text=last.text + part.text)
-        else:
-            found.append(part)
-    return found
+from tests.text.formats.vectors import ANSWERS, TEXTS, joined
 
 
 def tokens(text, ids, size=1):

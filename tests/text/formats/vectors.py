@@ -2,12 +2,25 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.text.formats.families import FAMILIES, Format
 from service.text.formats.parts import Arguments, CallStart, Content, Part, Thought
 
 type Calls = Sequence[tuple[str, dict]]
+
+
+def joined(parts: Sequence[Part]) -> list[Part]:
+    """Return parts with neighbours of one kind joined."""
+    found: list[Part] = []
+    for part in parts:
+        last = found[-1] if found else None
+        if last is not None and not isinstance(last, CallStart) and type(part) is type(last):
+            found[-1] = replace(last, text=last.text + part.text)
+        else:
+            found.append(part)
+    return found
+
 
 WEATHER = ("get_weather", {"city": "Zürich", "days": 3})
 CLOCK = ("clock", {})
