@@ -1,6 +1,7 @@
 """An engine that follows a script, a start in any state, and an app around them."""
 
 import asyncio
+import threading
 import time
 from dataclasses import dataclass, replace
 
@@ -40,10 +41,10 @@ class StopToken:
 
 
 class Wait:
-    """A place in a script that every sequence waits at until the test lets it go on."""
+    """A place in a script that every sequence waits at until the test, in whatever thread, lets it go on."""
 
     def __init__(self):
-        self.over = asyncio.Event()
+        self.over = threading.Event()
 
 
 def scripted_logprobs(token_id, num_top):
@@ -74,7 +75,8 @@ class ScriptedStream:
             if step is STALL:
                 await asyncio.Event().wait()
             if isinstance(step, Wait):
-                await step.over.wait()
+                while not step.over.is_set():
+                    await asyncio.sleep(0.001)
                 continue
             if isinstance(step, Exception):
                 raise step

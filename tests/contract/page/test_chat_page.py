@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from service.engine.request import FinishReason
 from service.errors import EngineError, Overloaded
-from tests.api.scripted_engine import MODEL, STALL, TOKENIZER, tokens
+from tests.api.scripted_engine import MODEL, STALL, TOKENIZER, Wait, tokens
 from tests.contract.page.site import running_site
 
 
@@ -42,11 +42,12 @@ def set_options(page, **options):
 
 
 def test_an_answer_streams_and_its_speed_is_shown(site, open_page):
-    text = "The quick brown fox"
-    site.engine.script[:] = [*tokens(text), STALL]
-    site.engine.pace_s = 0.01
+    begin, text, wait = "The quick", "The quick brown fox", Wait()
+    site.engine.script[:] = [*tokens(begin), wait, *tokens(text)[len(tokens(begin)) :], STALL]
     page = open_page(site.url)
     say(page, "What can you do?")
+    expect(answer_of(page)).to_have_text(begin)
+    wait.over.set()
     expect(answer_of(page)).to_have_text(text)
     expect(page.locator("li.assistant")).to_have_attribute("aria-busy", "true")
     expect(page.locator(".assistant .facts")).to_contain_text(f"{len(tokens(text))} tokens")
