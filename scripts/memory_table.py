@@ -113,6 +113,18 @@ GEMMA4_E: Mapping[str, Any] = GEMMA4 | {
     "max_position_embeddings": 131_072,
     "sliding_window": 512,
 }
+QWEN3_5: Mapping[str, Any] = {
+    "model_type": "qwen3_5_text",
+    "vocab_size": 248_320,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262_144,
+}
 QWEN3_MOE: Mapping[str, Any] = QWEN3 | {
     "model_type": "qwen3_moe",
     "num_attention_heads": 32,
@@ -139,6 +151,28 @@ def _sizes(hidden: int, mlp: int, layers: int, **more: Any) -> Mapping[str, Any]
     return {"hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers, **more}
 
 
+GEMMA4_31B: Mapping[str, Any] = GEMMA4 | _sizes(
+    5376,
+    21_504,
+    60,
+    num_attention_heads=32,
+    num_key_value_heads=16,
+    num_global_key_value_heads=4,
+    attention_k_eq_v=True,
+)
+GEMMA4_26B: Mapping[str, Any] = GEMMA4 | _sizes(
+    2816,
+    2112,
+    30,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    num_global_key_value_heads=2,
+    attention_k_eq_v=True,
+    enable_moe_block=True,
+    num_experts=128,
+    top_k_experts=8,
+    moe_intermediate_size=704,
+)
 MODELS: dict[str, Mapping[str, Any]] = {
     "Llama 3.2 1B": LLAMA | _sizes(2048, 8192, 16, head_dim=64, tie_word_embeddings=True),
     "Qwen3 4B": QWEN3 | _sizes(2560, 9728, 36, num_attention_heads=32, tie_word_embeddings=True),
@@ -147,6 +181,10 @@ MODELS: dict[str, Mapping[str, Any]] = {
     "Qwen3 32B": QWEN3 | _sizes(5120, 25_600, 64, num_attention_heads=64),
     "Gemma 3 4B": GEMMA3 | _sizes(2560, 10_240, 34),
     "Gemma 4 E4B": GEMMA4_E | _sizes(2560, 10_240, 42),
+    "Gemma 4 26B-A4B": GEMMA4_26B,
+    "Gemma 4 31B": GEMMA4_31B,
+    "Qwen3.5 4B": QWEN3_5 | _sizes(2560, 9216, 32, tie_word_embeddings=True),
+    "Qwen3.5 9B": QWEN3_5 | _sizes(4096, 12_288, 32),
     "Qwen3 30B-A3B": QWEN3_MOE | _sizes(2048, 6144, 48),
     "gpt-oss 20B": GPT_OSS | _sizes(2880, 2880, 24),
 }
