@@ -13,7 +13,6 @@ from service.engine.batch import PackedStep, pack
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
-from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import StepKind
@@ -47,12 +46,7 @@ class BareSteps:
 
     def _steps(self, prompts: list[list[int]], output_tokens: int) -> tuple[list[PackedStep], list[PackedStep]]:
         """Plan the wave with a separate scheduler: all prefill steps, then all decode steps."""
-        scheduler = Scheduler(
-            num_slots=self._shapes.num_slots,
-            num_pages=self._shapes.num_pages,
-            page_size=self._shapes.page_size,
-            chunking=Chunking.of(self._shapes),
-        )
+        scheduler = Scheduler.of(self._shapes)
         for i, prompt in enumerate(prompts):
             scheduler.add(Request(str(i), tuple(prompt), output_tokens, sampling=Sampling(temperature=0.0)))
         available = self._runner.available_steps()

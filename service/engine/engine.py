@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from service.engine.device_thread import Abort, DeviceThread, Submission
 from service.engine.loop import Loop, StepRunner
 from service.engine.request import Generation, Request, TokenStream
-from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes
@@ -42,18 +41,7 @@ class Engine(DeviceThread):
         self.shapes = shapes
         self.runner = runner
         self._max_requests = max_requests
-        self._scheduler = Scheduler(
-            num_slots=shapes.num_slots,
-            num_pages=shapes.num_pages,
-            page_size=shapes.page_size,
-            chunking=Chunking.of(shapes, max_stall_s),
-            memory_pages=shapes.memory_pages,
-            media=shapes.media,
-            encoder_parts=shapes.encoder_parts,
-            adapter_slots=0 if shapes.adapters is None else shapes.adapters.num_slots,
-            windows=shapes.windows,
-            states=shapes.states,
-        )
+        self._scheduler = Scheduler.of(shapes, max_stall_s)
         super().__init__(Loop(self._scheduler, runner, metrics, (turns or DeviceTurns()).join()), on_failure)
         self._background: set[str] = set()  # the open requests of batches
 

@@ -28,7 +28,7 @@ from service.engine.schedule.plan import Plan, PlannedRows, PlannedSequence
 from service.engine.schedule.sequence import NO_STATE, Sequence, WindowPages
 from service.engine.schedule.states import SequenceStates
 from service.engine.schedule.waiting import Waiting
-from service.engine.shapes import AvailableSteps, RowShapes, StateShapes, StepKind, WindowShapes
+from service.engine.shapes import AvailableSteps, EngineShapes, RowShapes, StateShapes, StepKind, WindowShapes
 
 MAX_PASSED = 2  # sequences, for each slot of the engine, that begin while one waits for a slot of its adapter
 
@@ -82,6 +82,27 @@ class Scheduler:
         self._waiting = Waiting()
         self._running: list[Sequence] = []  # in the order of admission
         self._num_arrived = self._num_chunks = 0
+
+    @classmethod
+    def of(cls, shapes: EngineShapes, max_stall_s: float | None = None) -> "Scheduler":
+        """Return the scheduler of an engine of these shapes.
+
+        Args:
+            shapes: the sizes of the engine.
+            max_stall_s: how long prompts may hold up the sequences that decode; None for two decode steps.
+        """
+        return cls(
+            num_slots=shapes.num_slots,
+            num_pages=shapes.num_pages,
+            page_size=shapes.page_size,
+            chunking=Chunking.of(shapes, max_stall_s),
+            memory_pages=shapes.memory_pages,
+            media=shapes.media,
+            encoder_parts=shapes.encoder_parts,
+            adapter_slots=0 if shapes.adapters is None else shapes.adapters.num_slots,
+            windows=shapes.windows,
+            states=shapes.states,
+        )
 
     @property
     def num_waiting(self) -> int:

@@ -3,8 +3,9 @@
 import random
 
 from service.engine.request import FinishReason, Request, Sampling
+from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import EngineShapes, step_pages, window_pages
-from tests.engine.schedule.windows import PlainDevice, expected, held, scheduler_of
+from tests.engine.schedule.windows import PlainDevice, expected, held
 
 VOCAB_SIZE = 97
 
@@ -27,7 +28,7 @@ def run_out(scheduler, device, results=None):
 
 def check_random_plans(rng: random.Random, shapes: EngineShapes, *, num_plans: int) -> int:
     """Run plans over pools that are too small for all, and return how many tokens the last prompts find again."""
-    scheduler, device = scheduler_of(shapes), PlainDevice(shapes)
+    scheduler, device = Scheduler.of(shapes), PlainDevice(shapes)
     beginnings = [[rng.randrange(VOCAB_SIZE) for _ in range(40)] for _ in range(3)]
     sequences, aborted, prompts, before, num_failed = [], set(), [], None, 0
     bound = [window_pages(w.window, 4) + step_pages(16, 4) for w in shapes.windows]

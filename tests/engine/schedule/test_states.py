@@ -5,13 +5,14 @@ import random
 import pytest
 
 from service.engine.request import FinishReason
+from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import StateShapes
 from tests.engine.schedule.plain_runs import check_random_plans, request_of, run_out
-from tests.engine.schedule.windows import PlainDevice, expected, scheduler_of, window_shapes
+from tests.engine.schedule.windows import PlainDevice, expected, window_shapes
 
 
 def begin(shapes):
-    return scheduler_of(shapes), PlainDevice(shapes)
+    return Scheduler.of(shapes), PlainDevice(shapes)
 
 
 @pytest.mark.parametrize("seed", range(6))

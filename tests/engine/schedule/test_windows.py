@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from service.engine.schedule.scheduler import Scheduler
 from service.engine.shapes import step_pages, window_pages
 from tests.engine.schedule.plain_runs import check_random_plans, request_of, run_out
-from tests.engine.schedule.windows import PlainDevice, expected, held, scheduler_of, window_shapes
+from tests.engine.schedule.windows import PlainDevice, expected, held, window_shapes
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -19,7 +20,7 @@ def test_random_plans_give_every_sequence_its_own_text_and_lose_no_page(seed):
 
 def test_a_long_sequence_holds_a_window_and_a_chunk():
     shapes = window_shapes(context=4096, num_pages=4096, w64=4 * (64 // 4 + 2) + 8)
-    scheduler, device = scheduler_of(shapes), PlainDevice(shapes)
+    scheduler, device = Scheduler.of(shapes), PlainDevice(shapes)
     sequences = [
         scheduler.add(request_of(str(name), [(7 * i + name) % 97 for i in range(1000)], 60)) for name in range(4)
     ]
@@ -37,7 +38,7 @@ def test_a_long_sequence_holds_a_window_and_a_chunk():
 
 def test_a_prefix_is_found_as_far_as_the_windows_pages_are_there():
     shapes = window_shapes(w8=20)
-    scheduler, device = scheduler_of(shapes), PlainDevice(shapes)
+    scheduler, device = Scheduler.of(shapes), PlainDevice(shapes)
     prompt = list(range(40))
     scheduler.add(request_of("first", prompt, 1))
     run_out(scheduler, device)
@@ -55,7 +56,7 @@ def test_a_prefix_is_found_as_far_as_the_windows_pages_are_there():
 def test_the_second_branch_of_a_prompt_stays_findable():
     """The first to go on elsewhere finds pages of whole sequences alone; what it computes there is kept for others."""
     shapes = window_shapes(context=128, num_pages=400, w8=10)
-    scheduler, device = scheduler_of(shapes), PlainDevice(shapes)
+    scheduler, device = Scheduler.of(shapes), PlainDevice(shapes)
     system = list(range(40))
     cached = []
     for number in range(4):
@@ -76,7 +77,7 @@ def conversations(num_windows: int, *, seed: int) -> tuple[list[tuple[int, int]]
     shapes = window_shapes(
         context=1024, num_pages=8 * 600 // 4 // 3, w64=num_windows * window_pages(64, 4) + step_pages(16, 4)
     )
-    scheduler, device = scheduler_of(shapes), PlainDevice(shapes)
+    scheduler, device = Scheduler.of(shapes), PlainDevice(shapes)
     texts = [[(31 * number + 7) % 97] for number in range(8)]
     turns = [number for number in range(8) for _ in range(6)]
     # Most turns follow soon after the one before.

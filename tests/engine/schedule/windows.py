@@ -5,9 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from service.engine.batch import PackedStep, pack
-from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.plan import Plan
-from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import AvailableSteps, EngineShapes, StateShapes, WindowShapes
 from service.kernels.paging import STATE_BEFORE, ZERO_STATE
@@ -33,17 +31,6 @@ def window_shapes(
     )
     sizes = {"max_prefill_tokens": 16, "row_tokens": 8, "windows": apart, "states": states}
     return EngineShapes(num_slots, num_pages, 4, context, **sizes)
-
-
-def scheduler_of(shapes: EngineShapes) -> Scheduler:
-    return Scheduler(
-        num_slots=shapes.num_slots,
-        num_pages=shapes.num_pages,
-        page_size=shapes.page_size,
-        chunking=Chunking.of(shapes),
-        windows=shapes.windows,
-        states=shapes.states,
-    )
 
 
 def _value(before: int, token_id: int) -> int:
