@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,6 +122,11 @@ class Bundle:
     def size_bytes(self) -> int:
         return sum(len(data) for data in self.data.values())
 
+    @property
+    def has_run(self) -> bool:
+        """Whether the executables have run on such a device; those that were compiled without one have not."""
+        return bool(self.manifest.making.get("has_run", False))
+
     def files(self, signer: Signer = UNSIGNED) -> dict[str, bytes]:
         """Return all files by name, the manifest last because writing it makes the bundle visible."""
         executables = {self.manifest.executables[name].file: data for name, data in self.data.items()}
@@ -157,6 +162,23 @@ def make_bundle(
     data = {name: known[name] if name in known else item.serialize() for name, item in executables.items()}
     files = {name: describe_file(name, content, seconds[name]) for name, content in data.items()}
     return Bundle(Manifest(key.digest, key.inputs, files, making), data)
+
+
+def bundle_that_ran(bundle: Bundle, compiled: Mapping[str, Executable], seconds: Mapping[str, float]) -> Bundle:
+    """Return a bundle whose manifest says that its executables have run on such a device.
+
+    Args:
+        bundle: the bundle as it was found.
+        compiled: executables in place of those that did not load, by name.
+        seconds: the compile time of each of these.
+    """
+    data = {name: item.serialize() for name, item in compiled.items()}
+    files = {name: describe_file(name, content, seconds[name]) for name, content in data.items()}
+    manifest = bundle.manifest
+    making = {**manifest.making, "has_run": True}
+    return Bundle(
+        replace(manifest, executables={**manifest.executables, **files}, making=making), {**bundle.data, **data}
+    )
 
 
 def describe_file(name: str, data: bytes, compile_seconds: float) -> BundledFile:

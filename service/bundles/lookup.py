@@ -154,15 +154,22 @@ class BundlePlaces:
         """Return the executables that interrupted starts of this machine have compiled for an incomplete bundle."""
         return BundleFolder(Path(self.places[0].uri)).partial(key.digest, self._signer)
 
-    def store(self, bundle: Bundle) -> list[str]:
-        """Store a bundle everywhere it is missing; return the addresses where it was stored."""
+    def store(self, bundle: Bundle, *, replaces: bool = False) -> list[str]:
+        """Store a bundle; return the addresses where it was stored.
+
+        Args:
+            bundle: the bundle.
+            replaces: whether to store it in place of one with the same key; otherwise only where there is none.
+        """
         stored = []
         for place in self.places:
             try:
-                if place.write(bundle.manifest.key, bundle.files(self._signer)):
+                if place.write(bundle.manifest.key, bundle.files(self._signer), replaces=replaces):
                     stored.append(place.uri)
             except (OSError, ServiceError) as error:
-                logger.warning("the bundle could not be stored", extra=_log_fields(place, error))
+                # A service's identity need not write what a job has made.
+                level = logging.INFO if replaces else logging.WARNING
+                logger.log(level, "the bundle could not be stored", extra=_log_fields(place, error))
         if stored:
             fields = {"key": bundle.manifest.key, "places": stored, "bundle_bytes": bundle.size_bytes}
             logger.info("bundle stored", extra=fields)

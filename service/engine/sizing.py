@@ -92,7 +92,7 @@ def fit_engine(
         raise SettingsError(
             "PAGE_SIZE", f"is {page_size}, and attention over this KV_DTYPE takes {taken} on this device."
         )
-    table_bytes = 0
+    table_bytes, num_tables = 0, 0
     for size in model.page_sizes or PAGE_SIZES if page_size is None else (page_size,):
         shapes = _fit_pages(
             model,
@@ -108,14 +108,17 @@ def fit_engine(
                 f"is {max_prefill_tokens}, and this model computes all tokens of an image in one step: set it to "
                 f"{shapes.fewest_rows * shapes.row_tokens} or more.",
             )
-        table_bytes = TABLE_ENTRY_BYTES * max_num_seqs * shapes.pages_for(shapes.max_model_len)
+        num_tables = max(max_num_seqs, shapes.row_counts[-1])  # each row of a prompt has one, too
+        table_bytes = TABLE_ENTRY_BYTES * num_tables * shapes.pages_for(shapes.max_model_len)
         if model.max_table_bytes is None or table_bytes <= model.max_table_bytes:
             return shapes
     remedy = "Set it or MAX_MODEL_LEN lower" + ("." if page_size is None else ", or PAGE_SIZE higher.")
+    are_slots = num_tables == max_num_seqs
+    name, value = ("MAX_NUM_SEQS", max_num_seqs) if are_slots else ("MAX_PREFILL_TOKENS", max_prefill_tokens)
     raise SettingsError(
-        "MAX_NUM_SEQS",
-        f"is {max_num_seqs}: their page tables take {table_bytes:,} bytes, and the device's attention kernel holds "
-        f"{model.max_table_bytes:,}. {remedy}",
+        name,
+        f"is {value}: the page tables of {num_tables} {'sequences' if are_slots else 'rows of prompts'} take "
+        f"{table_bytes:,} bytes, and the device's attention kernel holds {model.max_table_bytes:,}. {remedy}",
     )
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from service.bundles.bundle import Bundle, BundledFile, BundleRefused, make_bundle
+from service.bundles.bundle import Bundle, BundledFile, BundleRefused, bundle_that_ran, make_bundle
 from service.bundles.lookup import BundlePlaces
 from service.bundles.partial import PartialBundle
-from service.compile.aot import STACK_BYTES, compile_programs, compile_timed
+from service.compile.aot import STACK_BYTES, compile_timed
 from service.compile.counter import planned_compilation
 from service.compile.lazy import BuildPlan, LazyExecutables
 from service.compile.program import Executable, Program, load_executable
@@ -58,9 +58,7 @@ class BundleSearch:
     @property
     def has_run(self) -> bool:
         """Whether these executables, and so their attention kernel, have run on such a device."""
-        return self.shared is not None or (
-            self.bundle is not None and self.bundle.manifest.making.get("has_run", False)
-        )
+        return self.shared is not None or (self.bundle is not None and self.bundle.has_run)
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Executables:
     by_name: Mapping[str, Executable]
     first: Sequence[str]  # names of the executables that the first token needs
     bundle: Bundle | None = None  # the source of the executables, if any
-    compiler: "_Compiler | None" = None  # compiles the executables if there is no bundle
+    compiler: "_Compiler | None" = None  # compiles the executables that no bundle has, or that do not load from it
     is_shared: bool = False  # whether another model of this process uses them, and so has run them
 
     @property
@@ -98,10 +96,12 @@ class Executables:
                 self.by_name[name]
 
     def to_bundle(self, spec: ModelSpec, progress: StartProgress) -> Bundle:
-        """Return the bundle that the executables came from, or serialize them."""
-        if self.bundle is not None:
-            return self.bundle
+        """Return the bundle of executables that have run: the one that they came from, if that says so already."""
         assert self.compiler is not None, "executables come from a bundle or from a compiler"
+        if self.bundle is not None:
+            compiled = {name: self.by_name[name] for name in self.compiler.seconds}
+            is_known = self.bundle.has_run and not compiled
+            return self.bundle if is_known else bundle_that_ran(self.bundle, compiled, self.compiler.seconds)
         has_run = not is_absent(spec.mesh.devices[0])
         making = {"recipe": spec.recipe(), "start": progress.report(), "has_run": has_run}
         return make_bundle(spec.key, self.by_name, self.compiler.seconds, making, self.compiler.take_loaded())
@@ -179,7 +179,7 @@ def obtain_executables(search: BundleSearch, progress: StartProgress) -> Executa
         return Executables(search.shared, spec.names.first, is_shared=True)
     progress.count_executables(0, len(spec.names.every))
     if search.bundle is not None:
-        return _load_all(spec, search.bundle, progress)
+        return _load_all(search, search.bundle, progress)
     return compile_all(search, progress)
 
 
@@ -211,9 +211,11 @@ def num_compile_threads(device: Device) -> int:
     return min(num_processors, most, MAX_GPU_COMPILE_THREADS)
 
 
-def _load_all(spec: ModelSpec, bundle: Bundle, progress: StartProgress) -> Executables:
-    done = itertools.count(1)
+def _load_all(search: BundleSearch, bundle: Bundle, progress: StartProgress) -> Executables:
+    spec, done = search.spec, itertools.count(1)
     names = spec.names.every
+    compiler = _Compiler(spec, search.places.partial(spec.key), progress)
+    may_compile = threading.BoundedSemaphore(num_compile_threads(spec.mesh.devices[0]))
 
     def load_one(name: str) -> Executable:
         with progress.part(Phase.EXECUTABLES, name):
@@ -222,8 +224,8 @@ def _load_all(spec: ModelSpec, bundle: Bundle, progress: StartProgress) -> Execu
             except Exception as error:  # any failure to load verified bytes means that they are useless here
                 fields = {"executable": name, "reason": f"{type(error).__name__}: {str(error)[:200]}"}
                 logger.warning("an executable of the bundle failed to load; compiling it instead", extra=fields)
-                [program] = [program for program in _programs(spec, progress) if program.name == name]
-                executable = compile_programs([program], num_threads=1)[name].executable
+                with may_compile:
+                    executable = compiler.compile(name)
         progress.count_executables(next(done), len(names))
         return executable
 
@@ -234,7 +236,7 @@ def _load_all(spec: ModelSpec, bundle: Bundle, progress: StartProgress) -> Execu
         num_first_threads=max(1, num_processors - 1),  # leave one processor for concurrent imports
         num_rest_threads=num_processors,
     )
-    return Executables(LazyExecutables(names, len(first), plan), first, bundle)
+    return Executables(LazyExecutables(names, len(first), plan), first, bundle, compiler)
 
 
 class _Compiler:
@@ -251,10 +253,19 @@ class _Compiler:
     def obtain(self, name: str) -> Executable:
         """Load a saved executable, or compile it."""
         begin_s = self._progress.elapsed_s()
-        executable = self._load(name) or self._compile(name)
+        executable = self._load(name) or self.compile(name)
         self._progress.record(Phase.EXECUTABLES, name, begin_s=begin_s)
         self._progress.count_executables(next(self._done), len(self._spec.names.every))
         return executable
+
+    def compile(self, name: str) -> Executable:
+        """Compile an executable and save it."""
+        with self._lock:
+            program = self._programs[name]
+        compiled = compile_timed(program)
+        self.seconds[name] = compiled.seconds
+        self._save(name, compiled.executable, compiled.seconds)
+        return compiled.executable
 
     def take_loaded(self) -> Mapping[str, bytes]:
         """Return the bytes of executables that an interrupted start compiled, and forget them."""
@@ -272,14 +283,6 @@ class _Compiler:
                 self._loaded[name] = data
                 return executable
         return None
-
-    def _compile(self, name: str) -> Executable:
-        with self._lock:
-            program = self._programs[name]
-        compiled = compile_timed(program)
-        self.seconds[name] = compiled.seconds
-        self._save(name, compiled.executable, compiled.seconds)
-        return compiled.executable
 
     def _save(self, name: str, executable: Executable, seconds: float) -> None:
         try:

@@ -117,7 +117,8 @@ def store_bundle(context: StartContext, bundle: "BundleSearch", executables: "Ex
             return
         context.common.executables.put(bundle.spec.key.digest, dict(executables.by_name))
         try:
-            bundle.places.store(executables.to_bundle(bundle.spec, context.progress))
+            made = executables.to_bundle(bundle.spec, context.progress)
+            bundle.places.store(made, replaces=executables.bundle not in (None, made))
         except Exception:  # not every backend can serialize, and the service works without it
             logger.warning("the bundle could not be created; the next start compiles again", exc_info=True)
 

@@ -32,14 +32,20 @@ class Entries:
         """Return whether there is a complete entry."""
         return self.store.read(f"{key}/{self.marker}") is not None
 
-    def write(self, key: str, files: Mapping[str, bytes | Path]) -> bool:
-        """Store an entry unless it exists or another writer is first; return whether it was stored."""
-        if self.holds(key):
+    def write(self, key: str, files: Mapping[str, bytes | Path], *, replaces: bool = False) -> bool:
+        """Store an entry; return whether it was stored.
+
+        Args:
+            key: the key of the entry.
+            files: its files by name.
+            replaces: whether it takes the place of one that exists; otherwise the first writer's stays.
+        """
+        if not replaces and self.holds(key):
             return False
         for name, content in files.items():
             if name != self.marker:
                 self.store.write(f"{key}/{name}", content)
-        return self.store.write(f"{key}/{self.marker}", files[self.marker], replaces=False)
+        return self.store.write(f"{key}/{self.marker}", files[self.marker], replaces=replaces)
 
     def discard(self, key: str) -> None:
         """Remove an entry, so that a new one can take its key."""
@@ -67,10 +73,10 @@ class FolderEntries(Entries):
         self._max_entries, self._leftovers = max_entries, leftovers
 
     @override
-    def write(self, key: str, files: Mapping[str, bytes | Path]) -> bool:
-        """Store an entry as `Entries.write`, and delete other files that an interrupted writer left in it."""
+    def write(self, key: str, files: Mapping[str, bytes | Path], *, replaces: bool = False) -> bool:
+        """Store an entry as `Entries.write`, and delete other files that lie in it, such as an interrupted writer's."""
         self._evict(key)
-        is_stored = super().write(key, files)
+        is_stored = super().write(key, files, replaces=replaces)
         if is_stored:
             for name in self.store.list(key).keys() - {f"{key}/{name}" for name in files}:
                 self.store.delete(name)

@@ -68,22 +68,26 @@ def test_steps_that_hold_no_image_that_is_computed_whole_are_a_wrong_setting():
 TABLES = replace(MODEL, context_len=131_072, max_table_bytes=512 * 1024)
 
 
-def fit_tables(max_num_seqs, page_size=None):
+def fit_tables(max_num_seqs, page_size=None, max_prefill_tokens=256):
     return fit_engine(
         TABLES,
         memory_bytes=100_000_000_000,
         max_num_seqs=max_num_seqs,
         page_size=page_size,
-        max_prefill_tokens=256,
+        max_prefill_tokens=max_prefill_tokens,
         max_model_len=None,
     )
 
 
-@pytest.mark.parametrize(("max_num_seqs", "page_size"), [(16, 16), (17, 32), (64, 64), (256, 256)])
-def test_pages_grow_until_the_kernel_takes_their_tables(max_num_seqs, page_size):
-    shapes = fit_tables(max_num_seqs)
+@pytest.mark.parametrize(
+    ("max_num_seqs", "max_prefill_tokens", "page_size"),
+    [(16, 256, 16), (17, 256, 32), (64, 256, 64), (256, 256, 256), (16, 2048, 32), (1, 2048, 32), (4, 8192, 128)],
+)
+def test_pages_grow_until_the_kernel_takes_their_tables(max_num_seqs, max_prefill_tokens, page_size):
+    shapes = fit_tables(max_num_seqs, max_prefill_tokens=max_prefill_tokens)
     assert shapes.page_size == page_size
-    assert 4 * max_num_seqs * shapes.max_model_len // page_size <= TABLES.max_table_bytes
+    for num_tables in (max_num_seqs, *shapes.row_counts):
+        assert 4 * num_tables * shapes.max_model_len // page_size <= TABLES.max_table_bytes
 
 
 def test_tables_that_no_page_size_makes_small_enough_are_refused_with_both_numbers():
@@ -91,6 +95,8 @@ def test_tables_that_no_page_size_makes_small_enough_are_refused_with_both_numbe
         fit_tables(257)
     with pytest.raises(SettingsError, match="or PAGE_SIZE higher"):
         fit_tables(64, page_size=16)
+    with pytest.raises(SettingsError, match=r"MAX_PREFILL_TOKENS: is 8192: the page tables of 128 rows of prompts"):
+        fit_tables(1, page_size=16, max_prefill_tokens=8192)
     assert (
         fit_engine(
             replace(TABLES, max_table_bytes=None),

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from service.bundles.bundle import Bundle, Manifest
 from service.checkpoint.discover import locate
 from service.kernels.choice import KernelName
 from service.observability.metrics import Metrics
@@ -51,7 +52,7 @@ def test_only_an_accelerator_checks_and_only_what_has_not_run_there(platform, ma
     spec = SimpleNamespace(
         mesh=SimpleNamespace(platform=platform, devices=(device,)), kernel_fault=lambda: checks.append(platform)
     )
-    bundle = None if making is None else SimpleNamespace(manifest=SimpleNamespace(making=making))
+    bundle = None if making is None else Bundle(Manifest("", {}, {}, making), {})
     found = BundleSearch(spec, SimpleNamespace(outcome="hit"), bundle, 0.0)
     assert find_checked(lambda spec: found, spec, pytest.fail, StartProgress(Metrics())) is found
     assert checks == [platform] * is_checked

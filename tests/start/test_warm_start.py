@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import httpx
 import pytest
 
+from service.bundles.bundle import describe_file
 from service.device.native.library import NativeCode, native_code
 from tests.process import ServiceProcess, running_service
 from tests.served import ADMIN, CACHE, ROOT, SMALL, Start, answers_of, outcomes_of, prewarm, start_of
@@ -145,6 +147,34 @@ def test_a_corrupt_bundle_is_told_counted_replaced_and_never_run(one_sequence, t
         service.wait_for("bundle stored", timeout_s=30)
     assert not (tmp_path / "canary").exists()
     assert prewarm(tmp_path, "--check", **SMALL)[0] == 0
+
+
+@pytest.mark.slow
+def test_a_bundle_of_which_one_executable_does_not_load_is_replaced_and_says_that_it_has_run(
+    one_sequence, tmp_path, demo_answers
+):
+    settings = {"local_model_cache": tmp_path, **SMALL}
+    shutil.copytree(one_sequence.cache, tmp_path, dirs_exist_ok=True)
+    [path] = (tmp_path / "bundles").glob("*/manifest.json")
+    manifest, code = json.loads(path.read_text()), b"no pickle"
+    name = next(iter(manifest["executables"]))
+    manifest["executables"][name] = file = asdict(describe_file(name, code, 1.0))
+    manifest["making"]["has_run"] = False
+    (path.parent / file["file"]).write_bytes(code)
+    path.write_text(json.dumps(manifest))
+    with running_service(**settings) as service:
+        message = "an executable of the bundle failed to load; compiling it instead"
+        assert service.wait_for(message, timeout_s=30)["executable"] == name
+        assert answers_of(service, demo_answers[:2]) == [pair["answer"] for pair in demo_answers[:2]]
+        service.wait_for("bundle stored", timeout_s=30)
+    written = json.loads(path.read_text())
+    assert written["making"]["has_run"]
+    assert {file["file"] for file in written["executables"].values()} == {
+        p.name for p in path.parent.glob("*.executable")
+    }
+    with running_service(**settings) as service:
+        assert outcomes_of(service) == {"hit": 1}
+        assert service.wait_for("ready", timeout_s=60)["compiles"] == 0
 
 
 def test_the_stats_are_closed_without_their_key(demo_service):
