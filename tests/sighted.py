@@ -1,4 +1,7 @@
-"""Tiny random models that see, as checkpoints on disk: a SmolVLM with tiles of 28 pixels, a Qwen3-VL, a Gemma 3."""
+"""Tiny random models that see, as checkpoints on disk.
+
+They are a SmolVLM with tiles of 28 pixels, a Qwen3-VL, a Gemma 3 and a Mistral 3.
+"""
 
 import base64
 import json
@@ -14,7 +17,7 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from tests.media.image_files import image_file
 from tests.parity.family_cases import draw
-from tests.parity.vision_cases import CONFIG, GEMMA_CONFIG, GEMMA_IMAGE_SIZE, IMAGE_SIZE, QWEN_CONFIG
+from tests.parity.vision_cases import CONFIG, GEMMA_CONFIG, GEMMA_IMAGE_SIZE, IMAGE_SIZE, MISTRAL_CONFIG, QWEN_CONFIG
 
 DEMO = Path(__file__).parents[1] / "service" / "demo"
 PLACEHOLDER = "<image>"
@@ -51,6 +54,17 @@ GEMMA_PREPROCESSOR = {
     **{"do_pan_and_scan": None, "do_resize": True, "image_processor_type": "Gemma3ImageProcessor", "resample": 2},
     **{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 255},
     "size": {"height": GEMMA_IMAGE_SIZE, "width": GEMMA_IMAGE_SIZE},
+}
+MISTRAL_SPECIAL = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
+MISTRAL_TEMPLATE = (
+    "{% for message in messages %}{% if message.role == 'user' %}[INST]{% if message.content is string %}"
+    "{{message.content}}{% else %}{% for part in message.content %}{% if part.type == 'image' %}[IMG]{% else %}"
+    "{{part.text}}{% endif %}{% endfor %}{% endif %}[/INST]{% else %}{{message.content}}<end_of_utterance>{% endif %}"
+    "{% endfor %}"
+)
+MISTRAL_PREPROCESSOR = {
+    **{"size": {"longest_edge": 60}, "patch_size": {"height": 4, "width": 4}, "resample": 3},
+    **{"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]},
 }
 PREPROCESSOR = {
     "do_image_splitting": True,
@@ -130,6 +144,22 @@ def save_gemma(folder: Path) -> None:
     ids = {"boi_token_index": begin, "eoi_token_index": end, "image_token_index": row}
     config = GEMMA_CONFIG | ids | {"text_config": GEMMA_CONFIG["text_config"] | sizes}
     _save(folder, tokenizer, config, GEMMA_PREPROCESSOR, GEMMA_TEMPLATE)
+
+
+def mistral_tokenizer() -> tokenizers.Tokenizer:
+    """Return the demo model's tokenizer with the tokens of Mistral's images and turns."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    tokenizer.add_special_tokens([*MISTRAL_SPECIAL, "[INST]", "[/INST]", "<end_of_utterance>"])
+    return tokenizer
+
+
+def save_mistral(folder: Path) -> None:
+    """Write the checkpoint of the Mistral 3."""
+    tokenizer = mistral_tokenizer()
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": MAX_TOKENS}
+    ids = {"image_token_index": tokenizer.token_to_id(MISTRAL_SPECIAL[0])}
+    config = MISTRAL_CONFIG | ids | {"text_config": MISTRAL_CONFIG["text_config"] | sizes}
+    _save(folder, tokenizer, config, MISTRAL_PREPROCESSOR, MISTRAL_TEMPLATE)
 
 
 def _save(folder: Path, tokenizer: tokenizers.Tokenizer, config: Any, preprocessor: Any, template: str) -> None:

@@ -162,8 +162,13 @@ def _numbers_of_rows(planned: PlannedSequence, start: int, end: int, place_rows:
         first, last = max(rows.start, start), min(rows.end, end)
         if first < last:
             own = np.arange(first - rows.start, last - rows.start)
+            is_row = np.ones(len(own), bool)
+            if rows.line is not None:
+                line, of_line = np.divmod(own, rows.line + 1)
+                own, is_row = line * rows.line + np.minimum(of_line, rows.line - 1), of_line < rows.line
             places = np.array(rows.places, np.int32)
-            numbers[first - start : last - start] = places[own // place_rows] * place_rows + own % place_rows
+            taken = places[own // place_rows] * place_rows + own % place_rows
+            numbers[first - start : last - start] = np.where(is_row, taken, NOT_MEDIA)
     return numbers
 
 

@@ -74,6 +74,7 @@ class PlacedMedium:
     start: int  # position of its first row
     # Its rows by row and column, of a model whose positions have both; text behind it goes on after the longer one.
     grid: tuple[int, int] | None = None
+    line: int | None = None  # rows between two tokens that end a line, which are text; None for rows without any
 
     @property
     def num_rows(self) -> int:
@@ -83,7 +84,7 @@ class PlacedMedium:
     @property
     def end(self) -> int:
         """The position after its last row."""
-        return self.start + self.num_rows
+        return self.start + self.num_rows + (0 if self.line is None else (self.num_rows - 1) // self.line)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -516,7 +516,7 @@ class Runner:
 
 def _any_features(media: RowShapes, num_rows: int) -> Any:
     """Return features of a medium, as the encoder takes them."""
-    if not media.has_grid:
+    if not media.has_any_shape:
         return np.zeros(media.features, np.uint8)
     patches, values = media.features
     return np.zeros((num_rows * patches, values), np.uint8), np.ones(2, np.int32)

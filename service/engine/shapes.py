@@ -59,6 +59,11 @@ class RowShapes:
     has_grid: bool = False  # whether positions are those of time, row and column
     is_whole: bool = False  # whether the rows of a medium, which fill one place, see each other: a step computes all
 
+    @property
+    def has_any_shape(self) -> bool:
+        """Whether media have any shape: their features are patches, and how many are in a column and a row."""
+        return len(self.features) == 2
+
     def places_for(self, num_rows: int) -> int:
         """Return how many places so many rows take."""
         return -(-num_rows // self.place_rows)

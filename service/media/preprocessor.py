@@ -1,38 +1,40 @@
 """The part of `preprocessor_config.json` that all image models share: normalization and the resampling filter."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.errors import MalformedCheckpoint
 from service.media.pixels import Filter
 
 FILE = "preprocessor_config.json"
-# What encoders here take: pixels from -1 to 1.
-EXPECTED = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.5, 0.5, 0.5],
-}
 RESCALE_FACTOR = 1 / 255
+HALVES = (0.5, 0.5, 0.5)  # the mean and the deviation with which pixels are from -1 to 1
 
 
-def read_resampling(uri: str, values: Mapping[str, Any], default: Filter) -> Filter:
+def read_resampling(
+    uri: str,
+    values: Mapping[str, Any],
+    default: Filter,
+    mean: Sequence[float] = HALVES,
+    deviation: Sequence[float] = HALVES,
+) -> Filter:
     """Check a `preprocessor_config.json`, and return how images are scaled.
 
     Args:
         uri: the checkpoint, for errors.
         values: the file's.
         default: how they are scaled unless the file says it.
+        mean: of red, green and blue, as the model's encoder takes pixels.
+        deviation: the same.
 
     Raises:
         MalformedCheckpoint: the file is missing, or asks for what is not done here.
     """
     if not values:
         raise MalformedCheckpoint(uri, FILE, "is missing; it says how the model sees images")
-    for name, expected in EXPECTED.items():
+    steps = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True)
+    for name, expected in (steps | {"image_mean": list(mean), "image_std": list(deviation)}).items():
         if values.get(name, expected) != expected:
             raise MalformedCheckpoint(uri, FILE, f"{name} = {values[name]!r} is not served; only {expected!r}")
     factor = values.get("rescale_factor", RESCALE_FACTOR)

@@ -1,4 +1,6 @@
-"""Qwen3-VL's image preprocessing: an image is scaled to whole patches, within bounds of its area, and cut into them.
+"""Image preprocessing of models that see pictures of any shape: scaled to whole patches, and cut into them.
+
+To which size is a rule of its own for each family; that of Qwen3-VL, bounds of the area, is here.
 
 Source: transformers `models/qwen2_vl/image_processing_pil_qwen2_vl.py`
 """
@@ -6,7 +8,7 @@ Source: transformers `models/qwen2_vl/image_processing_pil_qwen2_vl.py`
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,26 +27,62 @@ class Scaling(NamedTuple):
     columns: int
 
 
+class SizeRule(Protocol):
+    """To which size an image is scaled."""
+
+    def scaled(self, size: Size, edge: int, most_rows: int) -> Size:
+        """Return the size of an image that is scaled.
+
+        Args:
+            size: of the image.
+            edge: pixels of an edge of what is one token, which divides both edges of the result.
+            most_rows: the most tokens of the result.
+        """
+        ...
+
+    def fewest_rows(self, edge: int, most_rows: int) -> int:
+        """Return the tokens of the smallest image, at least."""
+        ...
+
+
+@dataclass(frozen=True)
+class Area:
+    """Bounds of the area, in pixels."""
+
+    fewest_pixels: int
+    most_pixels: int
+
+    def scaled(self, size: Size, edge: int, most_rows: int) -> Size:
+        """Return a size of about the same aspect; see `SizeRule`."""
+        most = min(self.most_pixels, most_rows * edge**2)
+        return _scaled(size, edge, min(self.fewest_pixels, most), most)
+
+    def fewest_rows(self, edge: int, most_rows: int) -> int:
+        """Return the tokens of the smallest image, at least."""
+        return max(min(self.fewest_pixels // edge**2, most_rows), 1)
+
+
 @dataclass(frozen=True)
 class Scaler:
     """Scales images to whole patches, and cuts them."""
 
     patch_size: int  # pixels of an edge
     merge_size: int  # patches of an edge of what is one token
-    padded_rows: tuple[int, ...]  # tokens to which images are padded, smallest first
-    fewest_pixels: int
-    most_pixels: int
+    padded_rows: tuple[int, ...]  # tokens to which images are padded, smallest first; the largest bounds an image
+    rule: SizeRule
     resampling: Filter = Filter.BICUBIC
+    has_grid: bool = True  # whether positions of tokens are those of row and column
+    coarse_rows: int = COARSE_ROWS  # the most tokens of an image of which little is asked
 
     @property
     def fewest_rows(self) -> int:
         """The tokens of the smallest image, at least."""
-        return max(self.fewest_pixels // self._edge**2, 1)
+        return self.rule.fewest_rows(self._edge, self.padded_rows[-1])
 
     def plan(self, size: Size, *, is_coarse: bool = False) -> Scaling:
         """Return how an image of a size is scaled; `is_coarse` asks for few tokens."""
-        most = min(self.most_pixels, COARSE_ROWS * self._edge**2) if is_coarse else self.most_pixels
-        scaled = _scaled(size, self._edge, min(self.fewest_pixels, most), most)
+        most = self.padded_rows[-1]
+        scaled = self.rule.scaled(size, self._edge, min(most, self.coarse_rows) if is_coarse else most)
         return Scaling((Resize(scaled),), scaled.height // self._edge, scaled.width // self._edge)
 
     def num_rows(self, scaling: Scaling) -> list[int]:
@@ -61,7 +99,7 @@ class Scaler:
         padded = np.zeros((merge**2 * next(n for n in self.padded_rows if n >= num_rows), patches.shape[1]), np.uint8)
         padded[: len(patches)] = patches
         grid = np.array([merge * scaling.rows, merge * scaling.columns], np.int32)
-        return [Shown((padded, grid), num_rows, (scaling.rows, scaling.columns))]
+        return [Shown((padded, grid), num_rows, (scaling.rows, scaling.columns) if self.has_grid else None)]
 
     @property
     def _edge(self) -> int:
@@ -71,7 +109,7 @@ class Scaler:
 def read_scaler(
     uri: str, values: Mapping[str, Any], *, patch_size: int, merge_size: int, padded_rows: tuple[int, ...]
 ) -> Scaler:
-    """Read a `preprocessor_config.json`.
+    """Read a `preprocessor_config.json` of Qwen3-VL.
 
     Args:
         uri: the checkpoint, for errors.
@@ -92,8 +130,7 @@ def read_scaler(
     most = values.get("max_pixels") or bounds.get("longest_edge", 16384 * edge**2)
     if type(fewest) is not int or type(most) is not int or not 0 < fewest <= most:
         raise MalformedCheckpoint(uri, FILE, f"size = {bounds!r} has no bounds of an area")
-    most = min(most, padded_rows[-1] * edge**2)
-    return Scaler(patch_size, merge_size, padded_rows, min(fewest, most), most, resampling)
+    return Scaler(patch_size, merge_size, padded_rows, Area(fewest, most), resampling)
 
 
 def _scaled(size: Size, edge: int, fewest_pixels: int, most_pixels: int) -> Size:

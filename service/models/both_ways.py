@@ -101,14 +101,18 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
         places: Places | None,
     ) -> NamedArray:
         qkv = multiply(x, weights, "qkv", ("embed",)).rearrange(("token", "kv_head", "qkv_group", "head_dim"))
-        bias = weights["qkv_bias"].rearrange(("kv_head", "qkv_group", "head_dim")).array
+        bias = None
+        if description.has_bias:
+            bias = weights["qkv_bias"].rearrange(("kv_head", "qkv_group", "head_dim")).array
         query, key, value = (qkv.array[:, :, part] for part in range(3))
-        if description.has_key_bias:
-            key = key + bias[None, :, 1]
-        query, value = query + bias[None, :, 0], value + bias[None, :, -1]
+        if bias is not None:
+            if description.has_key_bias:
+                key = key + bias[None, :, 1]
+            query, value = query + bias[None, :, 0], value + bias[None, :, -1]
         count = None
         if places is not None:
             query, key, count = places.turned(query), places.turned(key), places.num_used
         attended = attend_both_ways(query, key, value, scale=description.scale, count=count)
         merged = hax.named(attended.reshape(len(attended), -1), ("token", "heads"))
-        return multiply(merged, weights, "output", ("heads",)) + weights["output_bias"]
+        out = multiply(merged, weights, "output", ("heads",))
+        return out + weights["output_bias"] if description.has_output_bias else out

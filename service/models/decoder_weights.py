@@ -17,6 +17,7 @@ from service.models.description import (
     GatedDelta,
     ImageEncoder,
     Layer,
+    Merger,
     Norm,
     PatchEncoder,
     PerLayerEmbeddings,
@@ -122,30 +123,44 @@ def _image_encoder(encoder: ImageEncoder, output_size: int) -> Iterator[WeightSp
 
 def _patch_encoder(encoder: PatchEncoder, output_size: int) -> Iterator[WeightSpec]:
     names, embed, patch = encoder.names, encoder.hidden_size, encoder.patch_size
-    patches, shape = f"{names.prefix}{names.embed}", (embed, 3, encoder.num_frames, patch, patch)
+    frames, axis = ((encoder.num_frames,), ("frame",)) if encoder.num_frames else ((), ())
+    patches, shape = f"{names.prefix}{names.embed}", (embed, 3, *frames, patch, patch)
     source = TensorSource(f"{patches}.weight", shape, shape)
-    axes = ("embed", "channel", "frame", "patch_row", "patch_column")
+    axes = ("embed", "channel", *axis, "patch_row", "patch_column")
     yield WeightSpec("encoder.patches", axes, shape, (source,))
-    yield _plain("encoder.patches_bias", ("embed",), (embed,), f"{patches}.bias")
-    positions = (encoder.num_positions**2, embed)
-    yield _plain("encoder.positions", ("position", "embed"), positions, f"{names.prefix}{names.positions}.weight")
+    if encoder.has_patch_bias:
+        yield _plain("encoder.patches_bias", ("embed",), (embed,), f"{patches}.bias")
+    if encoder.num_positions:
+        positions = (encoder.num_positions**2, embed)
+        yield _plain("encoder.positions", ("position", "embed"), positions, f"{names.prefix}{names.positions}.weight")
+    yield from _norm(encoder.first_norm, "encoder.first_norm", embed, names.prefix, names, tensor=names.embed_norm)
     for number, layer in enumerate(encoder.layers):
         yield from _layer(layer, f"encoder.layers.{number}.", names.of_layer(number), embed, names)
         if number in encoder.taps:
             theirs = f"{names.prefix}deepstack_merger_list.{encoder.taps.index(number)}."
-            yield from _merger(
-                encoder, f"encoder.layers.{number}.tap.", theirs, output_size, norm_size=encoder.merge_size**2 * embed
-            )
-    yield from _merger(encoder, "encoder.rows.", f"{names.prefix}merger.", output_size, norm_size=embed)
+            tap = replace(encoder.rows, prefix=theirs)
+            ours, norm_size = f"encoder.layers.{number}.tap.", encoder.merge_size**2 * embed
+            yield from _merger(encoder, tap, ours, output_size, norm_size=norm_size)
+    yield from _merger(encoder, encoder.rows, "encoder.rows.", output_size, norm_size=embed)
 
 
-def _merger(encoder: PatchEncoder, ours: str, theirs: str, output_size: int, *, norm_size: int) -> Iterator[WeightSpec]:
-    merged = encoder.merge_size**2 * encoder.hidden_size
-    yield from _norm(encoder.norm, f"{ours}norm", norm_size, theirs, encoder.names, tensor="norm")
-    yield _product(f"{ours}up", ("inner", "merged"), (merged, merged), f"{theirs}linear_fc1.weight")
-    yield _plain(f"{ours}up_bias", ("inner",), (merged,), f"{theirs}linear_fc1.bias")
-    yield _product(f"{ours}down", ("row", "inner"), (output_size, merged), f"{theirs}linear_fc2.weight")
-    yield _plain(f"{ours}down_bias", ("row",), (output_size,), f"{theirs}linear_fc2.bias")
+def _merger(
+    encoder: PatchEncoder, merger: Merger, ours: str, output_size: int, *, norm_size: int
+) -> Iterator[WeightSpec]:
+    theirs, embed, num_merged = merger.prefix, encoder.hidden_size, encoder.merge_size**2
+    yield from _norm(merger.norm, f"{ours}norm", norm_size, theirs, encoder.names, tensor="norm")
+    merged = inner = num_merged * embed
+    if merger.first is not None:
+        source = TensorSource(f"{theirs}{merger.first}.weight", (embed, merged), (embed, embed, num_merged))
+        axes = ("merged", "embed", "place")
+        yield WeightSpec(f"{ours}first", axes, (embed, embed, num_merged), (source,), num_in_axes=2)
+        merged, inner = embed, output_size
+    yield _product(f"{ours}up", ("inner", "merged"), (inner, merged), f"{theirs}{merger.up}.weight")
+    if merger.has_bias:
+        yield _plain(f"{ours}up_bias", ("inner",), (inner,), f"{theirs}{merger.up}.bias")
+    yield _product(f"{ours}down", ("row", "inner"), (output_size, inner), f"{theirs}{merger.down}.weight")
+    if merger.has_bias:
+        yield _plain(f"{ours}down_bias", ("row",), (output_size,), f"{theirs}{merger.down}.bias")
 
 
 def _encoder_layers(encoder: SpeechEncoder | ImageEncoder) -> Iterator[WeightSpec]:

@@ -389,6 +389,26 @@ class ImageEncoder:
         return (self.num_patches // self.merge_size) ** 2
 
 
+class PatchTurns(StrEnum):
+    """How the row and the column of a patch turn the pairs of a head's dimensions: one half of them each."""
+
+    EQUAL = "equal"  # with the same frequencies
+    ALTERNATING = "alternating"  # with every second frequency of a head, rows beginning
+
+
+@dataclass(frozen=True)
+class Merger:
+    """The way from the patches of a square, side by side, to a row: two projections, a non-linearity between them."""
+
+    norm: Norm  # of each patch
+    activation: Activation
+    has_bias: bool
+    prefix: str  # of its tensors
+    up: str
+    down: str
+    first: str | None = None  # of a projection before them, to the size of a patch; None for none
+
+
 @dataclass(frozen=True)
 class PatchEncoder:
     """The encoder of a picture of any shape: patches with positions in two dimensions, and layers that look both ways.
@@ -399,15 +419,22 @@ class PatchEncoder:
 
     patch_size: int  # pixels of an edge
     merge_size: int  # patches of an edge of what is one row
-    num_frames: int  # that a patch has weights for; a picture fills all of them
     hidden_size: int
     layers: tuple[Layer, ...]
-    num_positions: int  # learned, of an edge; those of a picture lie between them
     theta: float  # base of the rotation by row and column
-    norm: Norm  # before rows are made
-    taps: tuple[int, ...]  # layers after which rows are made, too
+    rows: Merger
     names: TensorNames
     token_id: int  # that stands for a row in a prompt
+    turns: PatchTurns = PatchTurns.EQUAL
+    num_frames: int = 0  # that a patch has weights for, all of which a picture fills; 0: weights know no frames
+    has_patch_bias: bool = False
+    first_norm: Norm | None = None  # of patches, before the layers
+    num_positions: int = 0  # learned, of an edge; those of a picture lie between them; 0 for none
+    taps: tuple[int, ...] = ()  # layers after which rows are made, too
+    pixel_mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # of red, green and blue between 0 and 1
+    pixel_deviation: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    has_grid: bool = False  # whether the decoder's positions are those of time, row and column
+    has_lines: bool = False  # whether a token ends each line of rows in a prompt
 
     @property
     def num_rows(self) -> int:

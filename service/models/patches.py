@@ -2,7 +2,8 @@
 
 It is traced in parts, as a decoder is: `begin`, some layers at a time, `end`.
 
-Source: Bai et al. 2025, arXiv:2511.21631; transformers `models/qwen3_vl/modeling_qwen3_vl.py`.
+Source: Bai et al. 2025, arXiv:2511.21631; transformers `models/qwen3_vl/modeling_qwen3_vl.py`; Agrawal et al. 2024,
+arXiv:2410.07073; transformers `models/pixtral/modeling_pixtral.py`, `models/mistral3/modeling_mistral3.py`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from jaxtyping import Array, Float, Int, UInt8
 from service.kernels.products.linear import linear
 from service.models.activations import activate
 from service.models.both_ways import BothWays, Places
-from service.models.description import ENCODER_PREFIX, Activation, PatchEncoder
+from service.models.description import ENCODER_PREFIX, PatchEncoder, PatchTurns
 from service.models.interface import LayerGroup, Weights
 from service.models.multiply import NamedWeights
 from service.models.norm import normalized
@@ -52,13 +53,21 @@ class PatchEncoding(BothWays[PatchEncoder]):
     def begin(self, weights: Weights, features: tuple[UInt8[Array, "patch value"], Int[Array, "2"]]) -> PictureState:
         """Project the pixels of each patch, and add its position, which lies between learned ones."""
         values, grid = features
-        pixels = scaled_pixels(values).astype(self.dtype)
-        # A picture is every frame of itself.
-        weight = jnp.sum(weights[f"{ENCODER_PREFIX}patches"], axis=2).reshape(self.config.hidden_size, -1)
-        patches = linear(pixels, weight, self.products) + weights[f"{ENCODER_PREFIX}patches_bias"][None]
-        positions = self._positions(weights[f"{ENCODER_PREFIX}positions"], grid).astype(self.dtype)
+        scaled = scaled_pixels(values, *map(self._of_values, (self.config.pixel_mean, self.config.pixel_deviation)))
+        weight, pixels = weights[f"{ENCODER_PREFIX}patches"], scaled.astype(self.dtype)
+        if self.config.num_frames:
+            weight = jnp.sum(weight, axis=2)  # a picture is every frame of itself
+        patches = linear(pixels, weight.reshape(self.config.hidden_size, -1), self.products)
+        if self.config.has_patch_bias:
+            patches = patches + weights[f"{ENCODER_PREFIX}patches_bias"][None]
+        positions = None
+        if self.config.num_positions:
+            positions = self._positions(weights[f"{ENCODER_PREFIX}positions"], grid).astype(self.dtype)
         taps = jnp.zeros((len(self.config.taps), self.num_rows, self.output_size), self.dtype)
-        return PictureState(patches + positions, grid, taps)
+        patches = patches if positions is None else patches + positions
+        if self.config.first_norm is not None:
+            patches = self._normalized(self.config.first_norm, "first_norm", weights, patches)
+        return PictureState(patches, grid, taps)
 
     def run_layer_group(self, group: LayerGroup, weights: Sequence[jax.Array], hidden: PictureState) -> PictureState:
         """Run a group's layers, and make rows after the last one if it has a tap."""
@@ -83,14 +92,26 @@ class PatchEncoding(BothWays[PatchEncoder]):
         self, x: Float[Array, "patch hidden"], grid: Int[Array, "2"], weights: NamedWeights, *, is_norm_whole: bool
     ) -> Float[Array, "row embed"]:
         """Merge patches that are neighbours, and project them."""
-        multiply = self._multiply_used(grid[0] * grid[1] // self.config.merge_size**2)
-        merged = self.config.merge_size**2 * self.config.hidden_size
-        size = merged if is_norm_whole else self.config.hidden_size
-        normal = normalized(hax.named(x.reshape(-1, size), ("token", "embed")), self.config.norm, weights, "norm")
-        square = hax.named(normal.array.reshape(-1, merged), ("token", "merged"))
-        inner = multiply(square, weights, "up", ("merged",)) + weights["up_bias"]
-        active = hax.named(activate(inner.rearrange(("token", "inner")).array, Activation.GELU), ("token", "inner"))
-        return (multiply(active, weights, "down", ("inner",)) + weights["down_bias"]).rearrange(("token", "row")).array
+        rows, multiply = self.config.rows, self._multiply_used(grid[0] * grid[1] // self.config.merge_size**2)
+        num_merged, hidden_size = self.config.merge_size**2, self.config.hidden_size
+        size = num_merged * hidden_size if is_norm_whole else hidden_size
+        normal = normalized(hax.named(x.reshape(-1, size), ("token", "embed")), rows.norm, weights, "norm").array
+        if rows.first is None:
+            square = hax.named(normal.reshape(-1, num_merged * hidden_size), ("token", "merged"))
+        else:
+            places = hax.named(normal.reshape(-1, num_merged, hidden_size), ("token", "place", "embed"))
+            square = multiply(places, weights, "first", ("embed", "place"))
+        inner = multiply(square, weights, "up", ("merged",))
+        inner = inner + weights["up_bias"] if rows.has_bias else inner
+        active = hax.named(activate(inner.rearrange(("token", "inner")).array, rows.activation), ("token", "inner"))
+        row = multiply(active, weights, "down", ("inner",))
+        return (row + weights["down_bias"] if rows.has_bias else row).rearrange(("token", "row")).array
+
+    def _of_values(self, by_channel: tuple[float, float, float]) -> float | Float[np.ndarray, "1 value"]:
+        """Return the number of each channel for each value of a patch; one number if they are equal."""
+        if len(set(by_channel)) == 1:
+            return by_channel[0]
+        return np.repeat(np.array(by_channel, np.float32), self.config.patch_size**2)[None]
 
     def _row_and_column(self, grid: Int[Array, "2"]) -> tuple[Int[Array, " patch"], Int[Array, " patch"]]:
         """Return the place of each patch; those that are merged follow each other."""
@@ -105,9 +126,15 @@ class PatchEncoding(BothWays[PatchEncoder]):
         attention = self.config.layers[0].attention
         assert attention is not None, "the layers of an encoder keep no state"
         half = attention.head_dim // 2
-        exponents = np.arange(0, half, 2, dtype=np.float32) / half
-        frequencies = (1.0 / self.config.theta**exponents).astype(np.float32)
-        angles = [place.astype(jnp.float32)[:, None] * frequencies[None] for place in self._row_and_column(grid)]
+        if self.config.turns is PatchTurns.EQUAL:
+            exponents = [np.arange(0, half, 2, dtype=np.float32) / half] * 2
+        else:
+            whole = np.arange(half, dtype=np.float32) / half
+            exponents = [whole[::2], whole[1::2]]
+        angles = [
+            place.astype(jnp.float32)[:, None] * (1.0 / self.config.theta**own).astype(np.float32)[None]
+            for place, own in zip(self._row_and_column(grid), exponents, strict=True)
+        ]
         angle = jnp.concatenate(angles, axis=1)
         return Places(jnp.cos(angle), jnp.sin(angle), grid[0] * grid[1])
 

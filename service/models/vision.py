@@ -66,9 +66,13 @@ class ImageEncoding(BothWays[ImageEncoder]):
         return self._multiply(merged, named, name, ("merged",)).rearrange(("token", "row")).array
 
 
-def scaled_pixels(values: UInt8[Array, "*place"]) -> Float[Array, "*place"]:
-    """Return pixels as encoders take them, between -1 and 1."""
-    return (values.astype(jnp.float32) * np.float32(1 / 255) - MEAN) / DEVIATION
+def scaled_pixels(
+    values: UInt8[Array, "*place"],
+    mean: float | Float[np.ndarray, "*#place"] = MEAN,
+    deviation: float | Float[np.ndarray, "*#place"] = DEVIATION,
+) -> Float[Array, "*place"]:
+    """Return pixels as encoders take them: by default between -1 and 1."""
+    return (values.astype(jnp.float32) * np.float32(1 / 255) - mean) / deviation
 
 
 def rounded_positions(count: int) -> Int32[np.ndarray, " patch"]:

@@ -1,7 +1,7 @@
 """Images in a prompt: what a template writes for one, and the tokens that take its place; no jax.
 
 Source: transformers `models/idefics3/processing_idefics3.py` (replace_image_token),
-`models/qwen3_vl/processing_qwen3_vl.py`, `models/gemma3/processing_gemma3.py`
+`models/qwen3_vl/processing_qwen3_vl.py`, `models/gemma3/processing_gemma3.py`, `models/pixtral/processing_pixtral.py`
 """
 
 from abc import ABC, abstractmethod
@@ -22,6 +22,11 @@ class ImageText(ABC):
     def tokens(self) -> tuple[str, ...]:
         """The tokens that a client's text must not have."""
         return (self.placeholder,)
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether a token follows each line of an image's tokens."""
+        return False
 
     @abstractmethod
     def shown(self, rows: int, columns: int) -> str:
@@ -79,6 +84,23 @@ class RowText(ImageText):
     @override
     def shown(self, rows: int, columns: int) -> str:
         return self.placeholder * (rows * columns)
+
+
+@dataclass(frozen=True)
+class LineText(ImageText):
+    """The text of Pixtral, whose images are lines of tokens, each of which ends with a token of its own."""
+
+    line_end: str
+    end: str  # in place of the last line's
+
+    @property
+    @override
+    def has_lines(self) -> bool:
+        return True
+
+    @override
+    def shown(self, rows: int, columns: int) -> str:
+        return self.line_end.join([self.placeholder * columns] * rows) + self.end
 
 
 @dataclass(frozen=True)

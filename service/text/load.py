@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONFIG_JSON = "config.json"
+# Keys of a processor, beside those of its image processor, that say how an image is written.
+OF_PROCESSOR = ("image_break_token", "image_end_token")
 TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 # Files of tokenizers that are read nowhere here, and what they are.
 OTHER_FORMATS = {
@@ -185,8 +187,10 @@ def read_preprocessor(folder: Path, uri: str) -> Mapping[str, Any]:
         MalformedCheckpoint: a file is not a JSON object.
     """
     # transformers writes one file for all parts of a processor since version 5.
-    nested = read_json(folder, "processor_config.json", uri).get("image_processor")
-    return nested if isinstance(nested, dict) else read_json(folder, "preprocessor_config.json", uri)
+    whole = read_json(folder, "processor_config.json", uri)
+    nested = whole.get("image_processor")
+    found = nested if isinstance(nested, dict) else read_json(folder, "preprocessor_config.json", uri)
+    return {**found, **{key: whole[key] for key in OF_PROCESSOR if key in whole}} if found else found
 
 
 def _template_sources(folder: Path, uri: str) -> dict[str, tuple[str, str]]:

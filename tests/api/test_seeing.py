@@ -10,9 +10,11 @@ import pytest
 from service.api.served import Vision
 from service.engine.request import FinishReason
 from service.engine.shapes import RowShapes
+from service.media.longest_edge import read_longest_edge
 from service.media.tiles import read_square, read_tiler
+from service.models.families.mistral3 import PIXEL_DEVIATION, PIXEL_MEAN
 from service.text.chat_template import ChatTemplate
-from service.text.images import BlockText, TileText
+from service.text.images import BlockText, LineText, TileText
 from service.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import MODEL, Service
 from tests.api.work.test_media import worker_ids
@@ -23,11 +25,15 @@ from tests.sighted import (
     GEMMA_PREPROCESSOR,
     GEMMA_SPECIAL,
     GEMMA_TEMPLATE,
+    MISTRAL_PREPROCESSOR,
+    MISTRAL_SPECIAL,
+    MISTRAL_TEMPLATE,
     PLACEHOLDER,
     PREPROCESSOR,
     TEMPLATE,
     data_url,
     gemma_tokenizer,
+    mistral_tokenizer,
     shown,
     sighted_tokenizer,
 )
@@ -101,6 +107,40 @@ def test_an_image_takes_the_places_that_the_prompt_has_for_its_tiles(service):
     series = service.metrics.of_model(MODEL)
     assert series.value("levserve_images_total") == 1
     assert series.value("levserve_image_tokens_total") == 5 * NUM_ROWS
+
+
+def mistral_service():
+    tokenizer, pixels = Tokenizer(mistral_tokenizer()), (PIXEL_MEAN, PIXEL_DEVIATION)
+    row, line_end, end = MISTRAL_SPECIAL
+    sizes = {"patch_size": 4, "merge_size": 2, "padded_rows": (64,)}
+    scaler = read_longest_edge("test", MISTRAL_PREPROCESSOR, **sizes, pixels=pixels)
+    shapes = RowShapes(9, 64, (64,), 1, (4, 48))
+    sees = Vision(scaler, LineText(row, line_end, end), tokenizer.backend.token_to_id(row), shapes)
+    made = service_of(MISTRAL_TEMPLATE, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size, vision=sees)
+    return made, tokenizer
+
+
+def test_mistrals_images_are_lines_that_each_end_with_a_token():
+    service, tokenizer = mistral_service()
+    answer = ask(service, shown(data_url(), data_url(image_file("JPEG", drawing(9, 60)), "image/jpeg"), text="What?"))
+    assert answer.status_code == 200, answer.text
+    first = "[IMG_BREAK]".join(["[IMG]" * 5] * 3) + "[IMG_END]"  # 37 x 23 pixels
+    second = "[IMG_BREAK]".join(["[IMG]" * 2] * 8) + "[IMG_END]"
+    sent = service.engine.last.request
+    text = f"[INST]{first}{second}What?[/INST]"
+    assert sent.prompt_ids == tuple(tokenizer.backend.encode(text, add_special_tokens=False).ids)
+    assert [(placed.num_rows, placed.line, placed.end - placed.start) for placed in sent.media] == [
+        (15, 5, 17),
+        (16, 2, 23),
+    ]
+    assert [sent.prompt_ids[placed.end] for placed in sent.media] == [tokenizer.backend.token_to_id("[IMG_END]")] * 2
+    assert answer.json()["usage"]["prompt_tokens_details"]["image_tokens"] == 31
+    service.fastapi.state.context.media.end()
+
+
+def test_no_text_has_the_token_of_mistrals_images():
+    message = refusal(mistral_service()[0], [{"role": "user", "content": "a [IMG] b"}])[1]
+    assert "'[IMG]' stands for an image" in message
 
 
 def gemma_service():

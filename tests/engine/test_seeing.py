@@ -21,6 +21,7 @@ from service.models.decoder import Decoder
 from service.models.layer_groups import encoder_groups
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
+from service.models.weight_spec import bare_name
 from service.observability.model_metrics import ModelMetrics
 from service.weights.assembly import assemble_weights
 from tests.engine.running import collect, tokens_of
@@ -30,10 +31,17 @@ from tests.parity.vision_cases import (
     GRIDS,
     IMAGE_SIZE,
     IMAGE_TOKEN,
+    MISTRAL_CONFIG,
+    MISTRAL_GRIDS,
+    MISTRAL_REFERENCE_PATH,
     NUM_ROWS,
     QWEN_CONFIG,
     QWEN_REFERENCE_PATH,
     REFERENCE_PATH,
+    cut_patches,
+    mistral_pictures,
+    mistral_tensors,
+    mistral_token_ids,
     patches,
     pictures,
     qwen_tensors,
@@ -79,6 +87,18 @@ def qwen_runner(tmp_path_factory):
         return RowShapes(8, 3, (2, 7), num_parts, (4, 3 * size**2), num_added=3, has_grid=True)
 
     return runner_of(QWEN_CONFIG, qwen_tensors(), tmp_path_factory.mktemp("qwen3_vl"), shapes_of)
+
+
+@pytest.fixture(scope="module")
+def mistral_runner(tmp_path_factory):
+    """Return one whose pictures are padded to 2 or 7 rows, and lie in places of 3."""
+
+    def shapes_of(num_parts):
+        size = MISTRAL_CONFIG["vision_config"]["patch_size"]
+        return RowShapes(8, 3, (2, 7), num_parts, (4, 3 * size**2))
+
+    tensors = {bare_name(name): tensor for name, tensor in mistral_tensors().items()}
+    return runner_of(MISTRAL_CONFIG, tensors, tmp_path_factory.mktemp("mistral3"), shapes_of)
 
 
 def placed(token_ids, shown):
@@ -151,6 +171,28 @@ def test_pictures_of_any_shape_and_what_they_add_to_layers_equal_transformers(qw
     found = events_of(engine, qwen_request("a", num_prompt_logprobs=0))[0].prompt_logprobs
     check_probabilities(found, QWEN_REFERENCE_PATH, qwen_token_ids())
     assert parts(metrics) == 3 * qwen_runner.shapes.media.num_parts
+
+
+def mistral_request(name, **options):
+    """Return a request that shows Mistral's pictures, between whose lines are tokens."""
+    ids, shown, start = mistral_token_ids().tolist(), [], 0
+    for picture, (rows, columns) in zip(mistral_pictures(), MISTRAL_GRIDS, strict=True):
+        count, line = rows * columns // 4, columns // 2
+        medium = Medium(picture.tobytes()[:64], cut_patches(picture, 4, 2, 2 if count <= 2 else 7), count)
+        shown.append(PlacedMedium(medium, ids.index(IMAGE_TOKEN, start), line=line))
+        start = shown[-1].end
+    return Request(name, tuple(ids), MAX_TOKENS, Sampling(temperature=0.0), media=tuple(shown), **options)
+
+
+def test_pictures_with_tokens_between_their_lines_equal_transformers_and_are_found_again(mistral_runner, start_engine):
+    metrics = ModelMetrics()
+    engine = start_engine(mistral_runner, metrics, shapes=mistral_runner.shapes)
+    found = events_of(engine, mistral_request("a", num_prompt_logprobs=0))
+    check_probabilities(found[0].prompt_logprobs, MISTRAL_REFERENCE_PATH, mistral_token_ids())
+    again = events_of(engine, mistral_request("b"))
+    assert again[0].num_cached_tokens == 32
+    assert [event.token_ids for event in again] == [event.token_ids for event in found]
+    assert parts(metrics) == 4 * mistral_runner.shapes.media.num_parts
 
 
 def test_positions_of_time_row_and_column_equal_transformers_however_they_are_cut():

@@ -1,10 +1,12 @@
 """Makes the reference outputs of tiny models that see with transformers on torch, in an environment of its own.
 
     python3.11 -m venv /tmp/torch && /tmp/torch/bin/pip install torch==2.13.0 transformers numpy
-    PYTHONPATH=. /tmp/torch/bin/python -m tests.parity.make_vision_references
+    PYTHONPATH=. /tmp/torch/bin/python -m tests.parity.make_vision_references [NAME …]
 
 The service never imports torch; what this writes is committed.
 """
+
+import sys
 
 import numpy as np
 import torch
@@ -17,24 +19,31 @@ from tests.parity.vision_cases import (
     GEMMA_REFERENCE_PATH,
     GRIDS,
     IMAGE_TOKEN,
+    MISTRAL_CONFIG,
+    MISTRAL_REFERENCE_PATH,
     QWEN_CONFIG,
     QWEN_REFERENCE_PATH,
     REFERENCE_PATH,
     draw_gemma,
     gemma_pictures,
     gemma_token_ids,
+    mistral_pictures,
+    mistral_token_ids,
     patches,
     pictures,
     qwen_token_ids,
     token_ids,
 )
 
+# Source: transformers `models/pixtral/image_processing_pil_pixtral.py`
+PIXEL_MEAN, PIXEL_DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
 
 def main() -> None:
-    """Write the rows of every picture, and the logits of every position."""
-    of_idefics3()
-    of_qwen3_vl()
-    of_gemma3()
+    """Write the rows of every picture, and the logits of every position, of the models that are named, or of all."""
+    made = {"idefics3": of_idefics3, "qwen3_vl": of_qwen3_vl, "gemma3": of_gemma3, "mistral3": of_mistral3}
+    for name in sys.argv[1:] or made:
+        made[name]()
 
 
 def of_qwen3_vl() -> None:
@@ -99,6 +108,35 @@ def of_gemma3() -> None:
         torch=torch.__version__,
     )
     print(f"logits std {[round(float(found.std()), 3) for found in logits.values()]} rows std {rows.std():.3f}")
+
+
+def of_mistral3() -> None:
+    """Write those of pictures of several shapes, each line of which ends with a token of its own."""
+    config = transformers.Mistral3Config(**{key: value for key, value in MISTRAL_CONFIG.items() if key != "model_type"})
+    model = transformers.Mistral3ForConditionalGeneration._from_config(config, attn_implementation="eager")
+    model = model.to(torch.float32).eval()
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    tensors = {name: torch.from_numpy(draw("mistral3", name, shape)) for name, shape in shapes.items()}
+    model.load_state_dict(tensors)
+    mean, deviation = (np.array(values, np.float32) for values in (PIXEL_MEAN, PIXEL_DEVIATION))
+    scaled = [(picture / np.float32(255) - mean) / deviation for picture in mistral_pictures()]
+    sizes = np.array([picture.shape[:2] for picture in scaled])
+    height, width = sizes.max(axis=0)
+    padded = [np.pad(one, ((0, height - one.shape[0]), (0, width - one.shape[1]), (0, 0))) for one in scaled]
+    pixels, sizes = torch.from_numpy(np.stack(padded).transpose(0, 3, 1, 2)).float(), torch.from_numpy(sizes)
+    ids = torch.from_numpy(mistral_token_ids()[None]).long()
+    with torch.no_grad():
+        rows = model.model.get_image_features(pixels, sizes).pooler_output
+        logits = model(input_ids=ids, pixel_values=pixels, image_sizes=sizes).logits
+    np.savez_compressed(
+        MISTRAL_REFERENCE_PATH,
+        rows=torch.cat(list(rows)).numpy(),
+        logits=logits[0].numpy(),
+        shapes=np.array([(name, " ".join(map(str, shape))) for name, shape in shapes.items()]),
+        transformers=transformers.__version__,
+        torch=torch.__version__,
+    )
+    print(f"logits {logits.shape} std {logits.std():.3f} rows std {torch.cat(list(rows)).std():.3f}", *list(shapes)[:9])
 
 
 def of_idefics3() -> None:

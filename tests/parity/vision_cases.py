@@ -126,6 +126,82 @@ GEMMA_CONFIG = {
 }
 
 
+MISTRAL_REFERENCE_PATH = REFERENCE_PATH.with_name("mistral3_vision.npz")
+MISTRAL_GRIDS = ((4, 6), (2, 2), (6, 4), (2, 8))  # patches of a column and a row, of each picture
+LINE_END, PICTURE_END = 92, 93  # tokens
+MISTRAL_CONFIG = {
+    "model_type": "mistral3",
+    "image_token_index": IMAGE_TOKEN,
+    "tie_word_embeddings": False,
+    "projector_hidden_act": "gelu",
+    "multimodal_projector_bias": True,
+    "spatial_merge_size": 2,
+    "vision_feature_layer": -1,
+    "text_config": {
+        "model_type": "ministral3",
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-4,
+        "sliding_window": None,
+        "rope_parameters": {
+            **{"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 16},
+            **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4},
+        },
+        "pad_token_id": None,
+    },
+    "vision_config": {
+        "model_type": "pixtral",
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 3,
+        "image_size": 64,
+        "patch_size": 4,
+        "hidden_act": "silu",
+        "rope_parameters": {"rope_type": "axial", "rope_theta": 50.0},
+    },
+}
+
+
+def mistral_pictures() -> list[np.ndarray]:
+    """Return the pixels of some pictures of whole patches, each [row, column, channel]."""
+    random, size = np.random.RandomState(13), MISTRAL_CONFIG["vision_config"]["patch_size"]
+    shapes = [(size * rows, size * columns, 3) for rows, columns in MISTRAL_GRIDS]
+    return [random.randint(0, 256, shape).astype(np.uint8) for shape in shapes]
+
+
+def mistral_token_ids() -> np.ndarray:
+    """Return a text with the pictures, two of which follow each other, and text before and after them."""
+    seen = []
+    for rows, columns in MISTRAL_GRIDS:
+        line = [*[IMAGE_TOKEN] * (columns // 2), LINE_END]
+        seen.append([*(line * (rows // 2))[:-1], PICTURE_END])
+    return np.array([1, 5, 17, *seen[0], 8, 40, 41, 7, *seen[1], *seen[2], 60, *seen[3], 61, 3, 9, 12], np.int32)
+
+
+def mistral_tensors() -> dict[str, np.ndarray]:
+    """Draw every tensor of the checkpoint, under the names of the model in memory."""
+    with np.load(MISTRAL_REFERENCE_PATH) as kept:
+        shapes = {str(name): tuple(map(int, shape.split())) for name, shape in kept["shapes"]}
+    return {name: draw("mistral3", name, shape) for name, shape in shapes.items()}
+
+
+def cut_patches(picture: np.ndarray, patch_size: int, merge_size: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut a picture as `service.media.scaling` does: the patches of a square after each other, then any padding."""
+    rows, columns = (edge // (patch_size * merge_size) for edge in picture.shape[:2])
+    cut = picture.reshape(rows, merge_size, patch_size, columns, merge_size, patch_size, 3)
+    patches = cut.transpose(0, 3, 1, 4, 6, 2, 5).reshape(-1, 3 * patch_size**2)
+    padded = np.full((num_rows * merge_size**2, patches.shape[1]), 7, np.uint8)
+    padded[: len(patches)] = patches
+    return padded, np.array([rows * merge_size, columns * merge_size], np.int32)
+
+
 def gemma_pictures(count: int = 4) -> np.ndarray:
     """Return the pixels of some pictures, [picture, row, column, channel]."""
     shape = (count, GEMMA_IMAGE_SIZE, GEMMA_IMAGE_SIZE, 3)

@@ -60,14 +60,16 @@ class SeenImages:
             most = self._vision.shapes.num_places * self._vision.shapes.place_rows
             message = f"The images of this request take {sum(counts)} tokens; about {most} fit. Send fewer."
             raise InvalidParameter(message, param="messages")
-        starts = _starts(prompt_ids, self._vision.token_id, counts)
+        has_lines = self._vision.text.has_lines
+        lines = [image.plan.columns if has_lines else None for image in images for _ in cutter.num_rows(image.plan)]
+        starts = _starts(prompt_ids, self._vision.token_id, list(zip(counts, lines, strict=True)))
         body = self._call.long_body
         num_bytes = sum(_num_bytes(image) for image in self._images)
         self._call.hold_bytes(num_bytes + (0 if body is None else len(body.content)))
         parts = [part for image in images for part in await self._parts(image)]
         return tuple(
-            PlacedMedium(Medium(_digest(part), part.features, part.num_rows), start, part.grid)
-            for start, part in zip(starts, parts, strict=True)
+            PlacedMedium(Medium(_digest(part), part.features, part.num_rows), start, part.grid, line)
+            for start, part, line in zip(starts, parts, lines, strict=True)
         )
 
     async def _parts(self, image: SeenImage) -> list[Shown]:
@@ -165,17 +167,22 @@ async def _of_call[T](call: Call, work: Coroutine[Any, Any, T]) -> T:
     return await call.unless_disconnected(call.deadline.within(work))
 
 
-def _starts(prompt_ids: Sequence[int], token_id: int, counts: Sequence[int]) -> list[int]:
-    """Return the position of the first row of each part of an image, which has so many."""
+def _starts(prompt_ids: Sequence[int], token_id: int, parts: Sequence[tuple[int, int | None]]) -> list[int]:
+    """Return the position of the first row of each part of an image, which has so many, and lines of a length or none.
+
+    Raises:
+        RequestError: they are elsewhere in the prompt, or not as many.
+    """
     places = [position for position, other in enumerate(prompt_ids) if other == token_id]
     starts: list[int] = []
     taken = 0
-    for count in counts:
+    for count, line in parts:
         own = places[taken : taken + count]
-        if len(own) == count and own[-1] - own[0] == count - 1:
+        offsets = range(count) if line is None else [row + row // line for row in range(count)]
+        if len(own) == count and [place - own[0] for place in own] == list(offsets):
             starts.append(own[0])
         taken += count
-    if len(starts) != len(counts) or len(places) != taken:
+    if len(starts) != len(parts) or len(places) != taken:
         raise RequestError("The model's tokenizer does not keep the places of these images apart.")
     return starts
 

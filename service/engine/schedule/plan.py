@@ -15,6 +15,7 @@ class PlannedRows(NamedTuple):
     start: int  # position of the medium's first row
     end: int  # position after its last row
     places: tuple[int, ...]  # of the rows
+    line: int | None = None  # rows between two tokens that are text; None for rows without any
 
 
 class PlannedState(NamedTuple):

@@ -441,7 +441,7 @@ class Scheduler:
         for number, memory in list(sequence.media.items()):
             placed = sequence.request.media[number]
             if placed.start < end and start < placed.end:
-                rows.append(PlannedRows(placed.start, placed.end, tuple(memory.pages)))
+                rows.append(PlannedRows(placed.start, placed.end, tuple(memory.pages), placed.line))
             if placed.end <= end:
                 self.memories.release(sequence.media.pop(number))
         return tuple(rows)

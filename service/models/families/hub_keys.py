@@ -278,11 +278,12 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
     ),
     "mistral": FamilyKeys({**_MISTRAL, "sliding_window": 4096}),
     "mistral3": FamilyKeys(
-        {"tie_word_embeddings": True},
-        unused=(
-            *("text_config", "vision_config", "image_token_index", "projector_hidden_act", "spatial_merge_size"),
-            *("vision_feature_layer", "multimodal_projector_bias"),
-        ),
+        {
+            **{"tie_word_embeddings": True, "image_token_index": 10, "projector_hidden_act": "gelu"},
+            **{"spatial_merge_size": 2, "vision_feature_layer": -1, "multimodal_projector_bias": False},
+        },
+        {"image_token_id": "image_token_index"},
+        unused=("text_config", "vision_config"),
     ),
     "mixtral": FamilyKeys(
         {**_MISTRAL, **_EXPERTS, "rms_norm_eps": 1e-5, "sliding_window": None},
@@ -312,6 +313,13 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
             **{"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
         },
         unused=("attention_bias", "lm_head_bias"),
+    ),
+    "pixtral": FamilyKeys(
+        {
+            **{"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16},
+            **{"num_channels": 3, "patch_size": 16, "hidden_act": "gelu"},
+        },
+        unused=("image_size", "head_dim", "vocab_size", "tie_word_embeddings"),
     ),
     "qwen2": FamilyKeys({**_QWEN, **_QWEN_LAYERS}),
     "qwen3": FamilyKeys({**_QWEN, **_QWEN_LAYERS, "head_dim": 128, "attention_bias": False}),
@@ -417,6 +425,7 @@ PART_TYPES: Mapping[str, Mapping[str, str]] = {
     "gemma3": {"text_config": "gemma3_text", "vision_config": "siglip_vision_model"},
     "idefics3": {"text_config": "llama", "vision_config": "idefics3_vision"},
     "smolvlm": {"text_config": "llama", "vision_config": "smolvlm_vision"},
+    "mistral3": {"vision_config": "pixtral"},
     "qwen3_5": {"text_config": "qwen3_5_text"},
     "qwen3_5_moe": {"text_config": "qwen3_5_moe_text"},
     "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from service.models.config import HubConfig
 from service.models.description import (
+    Activation,
     Attention,
     DecoderConfig,
     FeedForward,
     Layer,
+    Merger,
     Norm,
     NormKind,
     PatchEncoder,
@@ -35,6 +37,7 @@ VISION_NAMES = TensorNames(
     gate_up=("mlp.linear_fc1",),
     down="mlp.linear_fc2",
 )
+MERGER = {"up": "linear_fc1", "down": "linear_fc2"}
 NORM = Norm(1e-6, NormKind.LAYER, is_scaled_wide=True, has_bias=True)
 
 
@@ -87,16 +90,22 @@ def _encoder(config: HubConfig) -> PatchEncoder:
         hidden_size=hidden_size,
         layers=(Layer(attention, feed_forward, NORM, NORM),) * num_layers,
         num_positions=num_positions,
-        theta=_theta(vision),
-        norm=NORM,
+        has_patch_bias=True,
+        theta=read_theta(vision),
+        rows=Merger(NORM, Activation.GELU, has_bias=True, prefix="model.visual.merger.", **MERGER),
         taps=taps,
         names=VISION_NAMES,
         token_id=config.required_int("image_token_id"),
+        has_grid=True,
     )
 
 
-def _theta(vision: HubConfig) -> float:
-    """Return the base of the encoder's rotation by row and column."""
+def read_theta(vision: HubConfig) -> float:
+    """Return the base of an encoder's rotation by row and column.
+
+    Raises:
+        UnsupportedModel: it is malformed, or the rotation is another one.
+    """
     rope = vision.part("rope_parameters")
     rope.refuse_unless("rope_type", "axial", "default")
     return rope.number("rope_theta", vision.number("rope_theta", 10_000.0))

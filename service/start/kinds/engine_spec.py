@@ -465,7 +465,7 @@ def _row_shapes(settings: Settings, config: DecoderConfig, specs: Sequence[Weigh
                 num_parts,
                 (encoder.merge_size**2, 3 * encoder.patch_size**2),
                 num_added=len(encoder.taps),
-                has_grid=True,
+                has_grid=encoder.has_grid,
             )
         case None:
             return None
