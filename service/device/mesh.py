@@ -21,8 +21,12 @@ from service.errors import SettingsError
 
 MODEL_AXIS = "model"  # the only axis of the mesh
 # Axis of an array to axis of the mesh. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
-# `heads` is the concatenation of all query heads, grouped by key-value head.
-MESH_AXES = {"kv_head": MODEL_AXIS, "heads": MODEL_AXIS, "mlp": MODEL_AXIS, "vocab": MODEL_AXIS}
+# `heads` is the concatenation of all query heads, grouped by key-value head, or of all heads of a recurrent layer,
+# grouped by key head.
+MESH_AXES = {
+    **{"kv_head": MODEL_AXIS, "heads": MODEL_AXIS, "mlp": MODEL_AXIS, "vocab": MODEL_AXIS},
+    **{"key_head": MODEL_AXIS, "state_channel": MODEL_AXIS},
+}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ query, key and value; gate and up.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import haliax as hax
 import jax
@@ -34,7 +35,7 @@ from service.models.multiply import Multiply, NamedWeights, TokenAdapters
 from service.models.norm import normalized
 from service.models.patches import PatchEncoding
 from service.models.quantization import Quantization, scale_name
-from service.models.recurrent import StepState, initial_state
+from service.models.recurrent import StepState, initial_state, state_shardings
 from service.models.rope import RopeConfig
 from service.models.rotation import Rotation
 from service.models.speech import SpeechEncoding
@@ -64,9 +65,18 @@ class Decoder:
     def shardings(self) -> Shardings | None:
         """The shardings of arrays on several devices; None on one device."""
         kernel = self._kernel
-        return (
-            Shardings(kernel.cache_sharding, kernel.mesh.replicated) if isinstance(kernel, ShardedAttention) else None
+        if not isinstance(kernel, ShardedAttention):
+            return None
+        caches = (
+            kernel.cache_sharding
+            if group.shared
+            else tuple(self._layer_sharding(kernel, self.config.layers[number]) for number in group.layers)
+            for group in self.layer_groups
         )
+        return Shardings(tuple(caches), kernel.mesh.replicated)
+
+    def _layer_sharding(self, kernel: ShardedAttention, layer: Layer) -> Any:
+        return kernel.cache_sharding if layer.state is None else state_shardings(layer.state, kernel.mesh)
 
     @property
     def vocab_size(self) -> int:
@@ -219,7 +229,7 @@ class Decoder:
                 multiply = replace(step_multiply, adapters=TokenAdapters(inputs.adapters, of_layer))
             x = normalized(hidden, layer.attention_norm, own, "attention_norm")
             if layer.state is not None:
-                run_state = StepState(multiply, inputs.regions, self.mesh is None or self.mesh.is_host)
+                run_state = StepState(multiply, inputs.regions)
                 attended, new_layer_cache = run_state(x, layer.state, own, cache[index])
             else:
                 assert layer.attention is not None, "a layer attends or keeps a state"

@@ -236,14 +236,14 @@ def _short_convolution(
 ) -> Iterator[WeightSpec]:
     width, (projection,), (convolution,) = state.num_channels, names.state_in, names.state_convolution
     source = TensorSource(f"{theirs}{projection}.weight", (3 * width, embed), (3, width, embed))
-    yield WeightSpec(ours + "state_in", ("part", "channel", "embed"), (3, width, embed), (source,), num_in_axes=1)
+    yield WeightSpec(ours + "state_in", ("part", "state_channel", "embed"), (3, width, embed), (source,), num_in_axes=1)
     source = TensorSource(f"{theirs}{convolution}.weight", (width, 1, state.width), (width, state.width))
-    yield WeightSpec(ours + "taps", ("channel", "tap"), (width, state.width), (source,))
-    yield _product(ours + "state_out", ("embed", "channel"), (embed, width), f"{theirs}{names.state_out}.weight")
+    yield WeightSpec(ours + "taps", ("state_channel", "tap"), (width, state.width), (source,))
+    yield _product(ours + "state_out", ("embed", "state_channel"), (embed, width), f"{theirs}{names.state_out}.weight")
     if state.has_bias:
         source = TensorSource(f"{theirs}{projection}.bias", (3 * width,), (3, width))
-        yield WeightSpec(ours + "state_in_bias", ("part", "channel"), (3, width), (source,))
-        yield _plain(ours + "taps_bias", ("channel",), (width,), f"{theirs}{convolution}.bias")
+        yield WeightSpec(ours + "state_in_bias", ("part", "state_channel"), (3, width), (source,))
+        yield _plain(ours + "taps_bias", ("state_channel",), (width,), f"{theirs}{convolution}.bias")
         yield _plain(ours + "state_out_bias", ("embed",), (embed,), f"{theirs}{names.state_out}.bias")
 
 

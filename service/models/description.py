@@ -114,6 +114,11 @@ class ShortConvolution:
     num_channels: int
     has_bias: bool = False  # of the projections and of the convolution
 
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """The sizes that a number of devices must divide, by their names in a configuration."""
+        return {"hidden_size": self.num_channels}
+
     def state_bytes(self, activation_bytes: int) -> int:
         """Return the size of the state of one sequence, given that of an element of activations."""
         return (self.width - 1) * self.num_channels * activation_bytes
@@ -155,6 +160,11 @@ class GatedDelta:
     def result_size(self) -> int:
         """The width of what all heads read."""
         return self.num_value_heads * self.value_dim
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """The sizes that a number of devices must divide, by their names in a configuration."""
+        return {"linear_num_key_heads": self.num_key_heads}
 
     def state_bytes(self, activation_bytes: int) -> int:
         """Return the size of the state of one sequence, given that of an element of activations."""
@@ -528,7 +538,9 @@ class DecoderConfig:
         widths = [width for layer in self.layers for width in layer.widths]
         num_heads = math.gcd(*(attention.num_heads for attention in self.attentions))
         sizes = {"num_attention_heads": num_heads, "intermediate_size": math.gcd(*widths)}
-        return sizes if all(layer.state is None for layer in self.layers) else sizes | {"recurrent states": 1}
+        for state in {layer.state: None for layer in self.layers if layer.state is not None}:
+            sizes |= {name: math.gcd(size, sizes.get(name, 0)) for name, size in state.split_sizes.items()}
+        return sizes
 
     @property
     def longest_row(self) -> int:

@@ -58,7 +58,7 @@ class LayerGroupInputs(NamedTuple):
 class Shardings(NamedTuple):
     """The shardings of a model's arrays when several devices share each step."""
 
-    cache: jax.sharding.Sharding  # every array of the cache
+    caches: tuple[Any, ...]  # of each layer group, as prefixes of the pytrees of their caches
     replicated: jax.sharding.Sharding  # of arrays that every device has a copy of
 
 

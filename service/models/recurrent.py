@@ -1,13 +1,16 @@
 """The recurrent part of a layer, over named arrays: its projections, and the state that it keeps for each sequence."""
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import haliax as hax
 import jax
 import jax.numpy as jnp
 from haliax import NamedArray
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, DTypeLike, Float
 
+from service.device.mesh import MESH_AXES, DeviceMesh
 from service.kernels.paging import Paging, Regions
 from service.kernels.states.convolution import convolve
 from service.kernels.states.delta import Tokens, run_delta
@@ -16,7 +19,11 @@ from service.models.interface import Cache
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
 
+type Arrays = tuple[Array, ...]
+
 UNIT_EPS = 1e-6  # in the length of a query or a key. Source: transformers `modeling_qwen3_5.py` (l2norm)
+# Of what layers keep: matrices, and last inputs. The channels of a key head follow each other.
+MATRICES, LAST_INPUTS = ("slot", "key_head", "group", "key_dim", "value_dim"), ("earlier", "slot", "state_channel")
 
 
 def initial_state(description: ShortConvolution | GatedDelta, num_slots: int, dtype: DTypeLike) -> Cache:
@@ -34,13 +41,27 @@ def initial_state(description: ShortConvolution | GatedDelta, num_slots: int, dt
     return jnp.zeros((num_slots, *heads), jnp.float32), last_inputs
 
 
+def state_shardings(description: ShortConvolution | GatedDelta, mesh: DeviceMesh) -> Cache:
+    """Return the shardings of the slots of a layer, on several devices."""
+    specs = _state_partitions(description)
+    return jax.tree.map(lambda spec: NamedSharding(mesh.named, spec), specs)
+
+
+def _state_partitions(description: ShortConvolution | GatedDelta) -> Cache:
+    inputs = _partition(LAST_INPUTS)
+    return inputs if isinstance(description, ShortConvolution) else (_partition(MATRICES), inputs)
+
+
+def _partition(axes: Iterable[str]) -> PartitionSpec:
+    return PartitionSpec(*(MESH_AXES.get(axis) for axis in axes))
+
+
 @dataclass(frozen=True)
 class StepState:
     """What the recurrent parts of all layers of a step share."""
 
     multiply: Multiply
     regions: Regions
-    is_in_turn: bool  # as `run_delta` takes it
 
     def __call__(
         self, x: NamedArray, description: ShortConvolution | GatedDelta, weights: NamedWeights, cache: Cache
@@ -57,20 +78,21 @@ class StepState:
             parts = self.multiply(x, weights, "state_in", ("embed",))
             if description.has_bias:
                 parts = parts + weights["state_in_bias"]
-        gated = parts.rearrange(("token", "part", "channel")).array
+        gated = parts.rearrange(("token", "part", "state_channel"))
 
-        def run(own: tuple[Array, ...], cache: Cache, paging: Paging) -> tuple[Array, Cache]:
+        def run(own: Arrays, weights: Arrays, cache: Cache, paging: Paging) -> tuple[Array, Cache]:
             before, after, inputs = (own[0][:, :, part] for part in range(3))
-            convolved, cache = convolve(before * inputs, weights["taps"].array, cache, paging)
+            convolved, cache = convolve(before * inputs, weights[0], cache, paging)
             if description.has_bias:
-                convolved = convolved + weights["taps_bias"].array.astype(convolved.dtype)[None, None]
+                convolved = convolved + weights[1].astype(convolved.dtype)[None, None]
             return after * convolved.astype(after.dtype), cache
 
+        taps = [weights[name] for name in ("taps", "taps_bias") if name in weights]
+        results = ("token", "state_channel")
         with jax.named_scope("convolution"):
-            mixed, cache = self.regions.attend(run, (gated,), cache)
-        named = hax.named(mixed, ("token", "channel"))
+            mixed, cache = self._on_each_device(description, run, (gated,), cache, weights=taps, results=results)
         with jax.named_scope("state_out"):
-            out = self.multiply.constrained(self.multiply(named, weights, "state_out", ("channel",)))
+            out = self.multiply.constrained(self.multiply(mixed, weights, "state_out", ("state_channel",)))
         return (out + weights["state_out_bias"] if description.has_bias else out), cache
 
     def _correct(
@@ -84,37 +106,79 @@ class StepState:
             numbers = jnp.einsum(
                 "te,hge->thg", inputs, weights["state_gates"].array, preferred_element_type=jnp.float32
             )
-        rows = projected.rearrange(("token", "key_head", "head_channel")).array
+        axes = ("token", "key_head", "head_channel")
+        rows = projected.rearrange(axes).array
         convolved, gates = rows[:, :, : description.head_channels], rows[:, :, description.head_channels :]
         decay, bias = (weights[name].array.astype(jnp.float32) for name in ("decay", "decay_bias"))
         shares = jax.nn.sigmoid(numbers[:, :, :group])
         if description.most_share != 1:
             shares = shares * description.most_share
         decays = -jnp.exp(decay)[None] * jax.nn.softplus(numbers[:, :, group:] + bias[None])
-        taps = weights["taps"].array.reshape(description.num_channels, -1)
+        is_in_turn = self.multiply.mesh is None or self.multiply.mesh.platform == "cpu"
 
-        def run(own: tuple[Array, ...], cache: Cache, paging: Paging) -> tuple[Array, Cache]:
+        def run(own: Arrays, weights: Arrays, cache: Cache, paging: Paging) -> tuple[Array, Cache]:
             (states, last_inputs), (convolved, decays, shares) = cache, own
-            flat = convolved.reshape(*convolved.shape[:2], description.num_channels)
-            mixed, last_inputs = convolve(flat, taps, last_inputs, paging)
+            flat = convolved.reshape(*convolved.shape[:2], -1)
+            mixed, last_inputs = convolve(flat, weights[0].reshape(flat.shape[2], -1), last_inputs, paging)
             # Rounded as activations are.
             active = jax.nn.silu(mixed).astype(convolved.dtype).astype(jnp.float32).reshape(convolved.shape)
             dim = description.key_dim
             values = active[..., 2 * dim :].reshape(*decays.shape, description.value_dim)
             queries, keys = _of_unit_length(active[..., :dim]), _of_unit_length(active[..., dim : 2 * dim])
             tokens = Tokens(queries * dim**-0.5, keys, values, decays, shares)
-            read, states = run_delta(tokens, states, paging, is_in_turn=self.is_in_turn)
-            return read, (states, last_inputs)
+            read, states = run_delta(tokens, states, paging, is_in_turn=is_in_turn)
+            return read.astype(convolved.dtype), (states, last_inputs)
 
+        by_value_head = (hax.named(array, ("token", "key_head", "group")) for array in (decays, shares))
+        of_tokens = (hax.named(convolved, axes), *by_value_head)
+        results = ("token", "key_head", "group", "value_dim")
         with jax.named_scope("gated_delta"):
-            read, cache = self.regions.attend(run, (convolved, decays, shares), cache)
-        by_head = hax.named(read.astype(rows.dtype), ("token", "key_head", "group", "value_dim"))
+            by_head, cache = self._on_each_device(
+                description, run, of_tokens, cache, weights=[weights["taps"]], results=results
+            )
         normal = normalized(by_head, description.norm, weights, "state_norm", "value_dim").array
         active = jax.nn.silu(gates.astype(jnp.float32)).reshape(normal.shape)
         gated = (normal.astype(jnp.float32) * active).astype(rows.dtype)
         merged = hax.named(gated.reshape(len(gated), heads * group * description.value_dim), ("token", "heads"))
         with jax.named_scope("state_out"):
             return self.multiply.constrained(self.multiply(merged, weights, "state_out", ("heads",))), cache
+
+    def _on_each_device(
+        self,
+        description: ShortConvolution | GatedDelta,
+        run: Callable[[Arrays, Arrays, Cache, Paging], tuple[Array, Cache]],
+        tokens: Sequence[NamedArray],
+        cache: Cache,
+        *,
+        weights: Sequence[NamedArray],
+        results: tuple[str, ...],
+    ) -> tuple[NamedArray, Cache]:
+        """Call a function for the tokens of each region, on each device with its part of the heads or channels.
+
+        Args:
+            description: the recurrent part of the layer.
+            run: takes what it needs of tokens `[seq, token, ...]`, weights, the cache and the paging; see
+                `Regions.attend`. No head or channel needs what belongs to another.
+            tokens: what it needs of them, `[token, ...]`.
+            cache: of the layer.
+            weights: those that it needs.
+            results: the axes of what it returns, for all tokens of the step.
+        """
+        mesh = self.multiply.mesh
+        if mesh is not None and mesh.num_devices > 1:
+            own = tuple(PartitionSpec(None, *_partition(axis.name for axis in array.axes)) for array in tokens)
+            of_weights = tuple(_partition(axis.name for axis in array.axes) for array in weights)
+            of_cache = _state_partitions(description)
+            made = PartitionSpec(None, *_partition(results)), of_cache
+            specs = (own, of_weights, of_cache, PartitionSpec())
+            run = jax.shard_map(run, mesh=mesh.named, in_specs=specs, out_specs=made, check_vma=False)
+        arrays = tuple(weight.array for weight in weights)
+
+        def attend(own: Arrays, cache: Cache, paging: Paging) -> tuple[Array, Cache]:
+            return run(own, arrays, cache, paging)
+
+        computed, cache = self.regions.attend(attend, tuple(array.array for array in tokens), cache)
+        return hax.named(computed, results), cache
 
 
 def _of_unit_length(vectors: Float[Array, "*any dim"]) -> Float[Array, "*any dim"]:

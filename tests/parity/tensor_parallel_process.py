@@ -23,10 +23,11 @@ from service.device.mesh import DeviceMesh
 from service.engine.engine import Engine
 from service.engine.request import Adapter, Request, Sampling
 from service.engine.runner import Runner
-from service.engine.shapes import EngineShapes
+from service.engine.shapes import EngineShapes, StateShapes
 from service.engine.steps.programs import engine_programs
 from service.kernels.blocks import BlockAttention
 from service.kernels.reference import PagedReference
+from service.models.adapted import adapted_tensors
 from service.models.adapter_arrays import AdapterShapes
 from service.models.decoder import Decoder
 from service.models.decoder_weights import decoder_weight_specs
@@ -36,10 +37,23 @@ from service.observability.model_metrics import ModelMetrics
 from service.weights.assembly import assemble_weights
 from service.weights.low_rank import LowRankUpdate
 from tests.parity.cases import Case
+from tests.parity.family_cases import draw
+
+
+class DrawnCase(Case):
+    """A checkpoint of a family that no reference was made of."""
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Draw every tensor that the model reads."""
+        specs = decoder_weight_specs(read_config("test", self.hub_config))
+        shapes = {source.name: source.shape for spec in specs for source in spec.sources}
+        return {name: draw(self.model_type, name, shape) for name, shape in shapes.items()}
+
 
 HEADS = {"num_attention_heads": 8, "num_hidden_layers": 2}
 TWO_SLOTS = EngineShapes(num_slots=2, num_pages=16, page_size=4, max_model_len=32, max_prefill_tokens=8, row_tokens=4)
 HOST = replace(TWO_SLOTS, has_sampling_variants=False)
+WITH_STATES = replace(HOST, states=StateShapes(num_states=6, interval=64))
 ONE_SLOT = replace(TWO_SLOTS, num_slots=1, has_whole_steps=True)  # half as much to compile
 MODELS = {
     # Two and four devices divide its key-value heads, eight need copies; its vocabulary divides.
@@ -62,6 +76,30 @@ MODELS = {
         Case("four_kv_heads", "llama", {**HEADS, "num_key_value_heads": 4}),
         BlockAttention(),
         replace(HOST, adapters=AdapterShapes(num_slots=2, rank=4)),
+    ),
+    # Two and four devices divide its key heads, with two value heads each.
+    "matrices": (
+        DrawnCase(
+            "gated_delta",
+            "qwen3_5_text",
+            {
+                **{**HEADS, "num_key_value_heads": 2, "head_dim": 16, "full_attention_interval": 2},
+                **{"linear_conv_kernel_dim": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12},
+                **{"linear_num_key_heads": 4, "linear_num_value_heads": 8},
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
+            },
+        ),
+        BlockAttention(),
+        replace(WITH_STATES, adapters=AdapterShapes(num_slots=2, rank=4)),
+    ),
+    "convolutions": (
+        DrawnCase(
+            "short_convolution",
+            "lfm2",
+            {**HEADS, "layer_types": ["conv", "full_attention"], "conv_L_cache": 3, "conv_bias": True},
+        ),
+        BlockAttention(),
+        WITH_STATES,
     ),
 }
 PROMPT = tuple(range(3, 21))  # three chunks
@@ -113,6 +151,7 @@ def adapters_of(case: Case, decoder: Decoder) -> list[Adapter]:
     if decoder.adapters is None:
         return []
     specs, groups = decoder_weight_specs(decoder.config), decoder.layer_groups
+    tensors = adapted_tensors(specs)
     made = []
     for name in ("first", "second"):
         random = np.random.RandomState(len(made))
@@ -122,7 +161,7 @@ def adapters_of(case: Case, decoder: Decoder) -> list[Adapter]:
                 (0.3 * random.randn(tensor.shape[0], 3)).astype(np.float32),
             )
             for tensor_name, tensor in case.tensors().items()
-            if "_proj" in tensor_name
+            if tensor_name in tensors
         }
         shapes, dtype = decoder.adapters, np.dtype(np.float32)
         made.append(host_adapter(name, name.encode(), updates, specs=specs, groups=groups, shapes=shapes, dtype=dtype))

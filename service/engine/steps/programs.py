@@ -118,9 +118,9 @@ class _EnginePrograms:
             rows = () if self._shapes.media is None else self._make_rows()
             return none, (self._make_slots(), tuple(map(self._make_cache, groups)), adapters, rows)
 
-        replicated, is_split = self._place.replicated, self._place.cache is not None
+        replicated, is_split = self._place.replicated, self._place.caches is not None
         of_adapters = [[a.sharding if is_split else None for a in self._adapters_of(group)] for group in groups]
-        shardings = (replicated, self._place.cache, of_adapters, replicated)
+        shardings = (replicated, self._place.caches, of_adapters, replicated)
         return Program(str(SingleProgram.INITIAL_STATE), make, outputs_sharding=shardings)
 
     def embeds(self) -> list[Program]:
@@ -177,7 +177,7 @@ class _EnginePrograms:
         """Return the decode steps that are one program each, where the device prefers those."""
         steps = WholeSteps(self._model, has_adapters=self._shapes.adapters is not None)
         makes = (functools.partial(self._make_cache, group) for group in self._model.layer_groups)
-        caches = tuple(placed(jax.eval_shape(make), self._place.cache) for make in makes)
+        caches = placed(tuple(jax.eval_shape(make) for make in makes), self._place.caches)
         programs = []
         for key in whole_keys(self._shapes):
             inputs = empty_step(key.bucket, self._shapes).to_embed()
@@ -230,7 +230,7 @@ class _EnginePrograms:
             yield self._program(
                 OfMemory(MemoryPart.REMEMBER, group.kind),
                 functools.partial(remember, model, group),
-                (self._of(group), placed(self._cache_shapes(group), self._place.cache), written),
+                (self._of(group), self._placed_cache(group), written),
             )
 
     def _seeing(self) -> Iterator[Program]:
@@ -273,7 +273,7 @@ class _EnginePrograms:
                 functools.partial(attend_layer_group, model, group),
                 (
                     self._of(group),
-                    placed(self._cache_shapes(group), self._place.cache),
+                    self._placed_cache(group),
                     AttendInputs(step, _int32(len(group.layers), MAX_ATTENTION_HEADS)),
                 ),
             )
@@ -307,7 +307,7 @@ class _EnginePrograms:
         ]
 
     def _of_group(self, group: LayerGroup, bucket: Bucket, inputs: GroupInputs) -> Program:
-        cache = placed(self._cache_shapes(group), self._place.cache)
+        cache = self._placed_cache(group)
         per_layer = self._per_layer(self._shapes.padding(bucket))
         if per_layer:
             of_group = per_layer[self._model.layer_groups.index(group)]
@@ -318,6 +318,10 @@ class _EnginePrograms:
 
     def _make_cache(self, group: LayerGroup) -> Cache:
         return self._model.initial_cache(self._shapes.layout, group)
+
+    def _placed_cache(self, group: LayerGroup) -> Cache:
+        number, caches = self._model.layer_groups.index(group), self._place.caches
+        return placed(self._cache_shapes(group), None if caches is None else caches[number])
 
     def _cache_shapes(self, group: LayerGroup) -> Cache:
         if group.shared:

@@ -10,14 +10,14 @@ from service.models.interface import PagedDecoder
 class Placement(NamedTuple):
     """The shardings of each kind of argument and result, as pytree prefixes; None on a single device."""
 
-    cache: Any  # split over the devices
+    caches: Any  # of each layer group, split over the devices
     replicated: Any  # what the host sends and reads, and what every device has a copy of
 
 
 def placement_of(model: PagedDecoder) -> Placement:
     """Return the placement of a model's arrays except its weights, whose shapes carry their own shardings."""
     if model.shardings is None:
-        return Placement(cache=None, replicated=None)
+        return Placement(caches=None, replicated=None)
     return Placement(*model.shardings)
 
 
