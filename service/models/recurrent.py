@@ -14,12 +14,14 @@ from service.device.mesh import MESH_AXES, DeviceMesh
 from service.kernels.paging import Paging, Regions
 from service.kernels.states.convolution import convolve
 from service.kernels.states.delta import Tokens, run_delta
+from service.kernels.states.native import native_convolve, native_delta
 from service.models.description import GatedDelta, ShortConvolution
 from service.models.interface import Cache
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
 
 type Arrays = tuple[Array, ...]
+type Convolve = Callable[[Array, Array, Array, Paging], tuple[Array, Array]]
 
 UNIT_EPS = 1e-6  # in the length of a query or a key. Source: transformers `modeling_qwen3_5.py` (l2norm)
 # Of what layers keep: matrices, and last inputs. The channels of a key head follow each other.
@@ -82,7 +84,7 @@ class StepState:
 
         def run(own: Arrays, weights: Arrays, cache: Cache, paging: Paging) -> tuple[Array, Cache]:
             before, after, inputs = (own[0][:, :, part] for part in range(3))
-            convolved, cache = convolve(before * inputs, weights[0], cache, paging)
+            convolved, cache = self._convolve_for(inputs)(before * inputs, weights[0], cache, paging)
             if description.has_bias:
                 convolved = convolved + weights[1].astype(convolved.dtype)[None, None]
             return after * convolved.astype(after.dtype), cache
@@ -119,14 +121,18 @@ class StepState:
         def run(own: Arrays, weights: Arrays, cache: Cache, paging: Paging) -> tuple[Array, Cache]:
             (states, last_inputs), (convolved, decays, shares) = cache, own
             flat = convolved.reshape(*convolved.shape[:2], -1)
-            mixed, last_inputs = convolve(flat, weights[0].reshape(flat.shape[2], -1), last_inputs, paging)
+            taps = weights[0].reshape(flat.shape[2], -1)
+            mixed, last_inputs = self._convolve_for(flat)(flat, taps, last_inputs, paging)
             # Rounded as activations are.
             active = jax.nn.silu(mixed).astype(convolved.dtype).astype(jnp.float32).reshape(convolved.shape)
             dim = description.key_dim
             values = active[..., 2 * dim :].reshape(*decays.shape, description.value_dim)
             queries, keys = _of_unit_length(active[..., :dim]), _of_unit_length(active[..., dim : 2 * dim])
             tokens = Tokens(queries * dim**-0.5, keys, values, decays, shares)
-            read, states = run_delta(tokens, states, paging, is_in_turn=is_in_turn)
+            if self._is_native(flat):
+                read, states = native_delta(tokens, states, paging)
+            else:
+                read, states = run_delta(tokens, states, paging, is_in_turn=is_in_turn)
             return read.astype(convolved.dtype), (states, last_inputs)
 
         by_value_head = (hax.named(array, ("token", "key_head", "group")) for array in (decays, shares))
@@ -142,6 +148,14 @@ class StepState:
         merged = hax.named(gated.reshape(len(gated), heads * group * description.value_dim), ("token", "heads"))
         with jax.named_scope("state_out"):
             return self.multiply.constrained(self.multiply(merged, weights, "state_out", ("heads",))), cache
+
+    def _is_native(self, inputs: Float[Array, "seq token channel"]) -> bool:
+        """Return whether C++ computes tokens."""
+        is_one = inputs.shape[1] == 1 and inputs.dtype == jnp.float32
+        return is_one and self.multiply.products.native.has_products
+
+    def _convolve_for(self, inputs: Float[Array, "seq token channel"]) -> Convolve:
+        return native_convolve if self._is_native(inputs) else convolve
 
     def _on_each_device(
         self,

@@ -12,10 +12,12 @@ from safetensors.numpy import load_file, save_file
 
 from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
+from service.device.native.library import native_code
 from service.engine.request import Request, Sampling
 from service.engine.runner import DeviceState, Runner
 from service.engine.shapes import EngineShapes, StateShapes
 from service.engine.steps.programs import engine_programs
+from service.kernels.products.linear import PLAIN, SPLIT, Products
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
 from service.models.registry import read_config
@@ -37,6 +39,7 @@ SHAPES = EngineShapes(
     skips_padding=True,
     states=StateShapes(40, 16),
 )
+NATIVE = Products(SPLIT.num_splits, native_code()) if native_code().has_products else PLAIN
 SAMPLINGS = (
     Sampling(temperature=0.0, num_logprobs=0),
     Sampling(temperature=0.9, top_p=0.95, seed=11, num_logprobs=0),
@@ -49,9 +52,9 @@ def case_of(name):
 
 
 @functools.cache
-def model_of(name, kv_dtype=None):
+def model_of(name, kv_dtype=None, products=NATIVE):
     config = json.loads(json.dumps(case_of(name).hub_config))
-    return Decoder(read_config("test", config), kernel=PagedReference(), kv_dtype=kv_dtype)
+    return Decoder(read_config("test", config), kernel=PagedReference(), kv_dtype=kv_dtype, products=products)
 
 
 def runner_of(name, folder, shapes=SHAPES, kv_dtype=None, *, has_nans=False):

@@ -9,6 +9,7 @@
 #include "attention.h"
 #include "call.h"
 #include "product.h"
+#include "states.h"
 #include "zeros.h"
 
 namespace levserve {
@@ -16,6 +17,7 @@ namespace levserve {
 const Processor* processor = nullptr;
 const RoundedProducts* rounded_products = nullptr;
 const AttentionKernels* attention_kernels = nullptr;
+CorrectHead correct_head = nullptr;
 
 namespace {
 
@@ -33,6 +35,7 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
   processor = nullptr;
   rounded_products = nullptr;
   attention_kernels = nullptr;
+  correct_head = nullptr;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -42,6 +45,7 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
   if (may_use_avx512 && has_avx512) {
     processor = &kAvx512;
     attention_kernels = &kAvx512Attention;
+    correct_head = kAvx512Correct;
     if (HasAmx()) return "amx";
     if (!may_use_avx512_bf16 || !__builtin_cpu_supports("avx512bf16")) return "avx512";
     rounded_products = &kAvx512BFloat16;
@@ -50,11 +54,13 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
   if (may_use_avx2 && has_avx2) {
     processor = &kAvx2;
     attention_kernels = &kAvx2Attention;
+    correct_head = kAvx2Correct;
     return "avx2";
   }
 #elif defined(__aarch64__)
   processor = getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? &kNeonDotprod : &kNeon;
   attention_kernels = &kNeonAttention;
+  correct_head = kNeonCorrect;
   return "neon";
 #endif
   return "base";

@@ -81,7 +81,7 @@ def test_calls_on_an_emulated_arm_are_right(tmp_path: Path):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("processor", "kernels"),
-    [("max", ("native", "native_attention", "adapters", "grouped")), ("cortex-a53", ("native",))],
+    [("max", ("native", "native_attention", "native_states", "adapters", "grouped")), ("cortex-a53", ("native",))],
     ids=["dotprod", "no dotprod"],
 )
 def test_kernels_on_an_emulated_arm_pass_their_tests(tmp_path: Path, processor: str, kernels: Sequence[str]):
