@@ -12,6 +12,7 @@
     │   ├── TextTooLong                    (num_tokens, max_model_len)
     │   ├── WrongKindOfModel               (model)
     │   ├── AmbiguousModel                 (model, candidates)
+    │   ├── TemplateFailed                 (reason) the chat template exceeds its limits
     │   ├── BodyTooLaborious               (reason) processing takes too much time or memory
     │   ├── AudioTooLaborious              (reason) decoding takes too much time or memory
     │   ├── UnreadableAudio                (reason)
@@ -43,13 +44,13 @@
     │   ├── ModelLoadFailed            503 (model, reason)
     │   ├── Draining                   503
     │   ├── FilesUnavailable           503
+    │   ├── WorkerBusy                 503 (limit_s)
     │   ├── WorkerKilled               503 the process that worked on the request was ended from outside
     │   ├── ResponsesUnavailable       503
     │   └── DeadlineExceeded           504 (limit_s)
     ├── EngineError                    500 server_error
     │   ├── NonFiniteLogits                one sequence
     │   ├── NonFiniteVector                (index) one text
-    │   ├── TemplateFailed                 (reason) the chat template exceeds its limits
     │   └── EngineStopped              503 the device thread has ended
     └── StartError                     aborts the start with one line and exit code 1
         ├── SettingsError                  (variable)
@@ -108,7 +109,6 @@ from service.errors.engine import (
     EngineStopped,
     NonFiniteLogits,
     NonFiniteVector,
-    TemplateFailed,
 )
 from service.errors.request import (
     AmbiguousModel,
@@ -146,6 +146,7 @@ from service.errors.request import (
     QueueTimeout,
     RequestError,
     ResponsesUnavailable,
+    TemplateFailed,
     TextTooLong,
     TooManyConnections,
     UnknownModel,
@@ -157,6 +158,7 @@ from service.errors.request import (
     UnreadablePdf,
     UnsupportedMediaType,
     UnsupportedParameter,
+    WorkerBusy,
     WorkerKilled,
     WrongKindOfModel,
 )
@@ -253,6 +255,7 @@ __all__ = [
     "UnsupportedModel",
     "UnsupportedParameter",
     "UnusableAccelerator",
+    "WorkerBusy",
     "WorkerKilled",
     "WrongKindOfModel",
 ]

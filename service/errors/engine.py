@@ -30,16 +30,6 @@ class NonFiniteVector(EngineError):
         self.index = index
 
 
-class TemplateFailed(EngineError):
-    """The chat template exceeded its limits; later requests are rendered by a new process."""
-
-    code = "template_failed"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"The model's chat template {reason}. The template of the checkpoint is at fault.")
-        self.reason = reason
-
-
 class EngineStopped(EngineError):
     """The device thread has ended; the cause is chained."""
 

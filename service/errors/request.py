@@ -241,6 +241,21 @@ class BodyTooLaborious(RequestError):
         self.reason = reason
 
 
+class TemplateFailed(RequestError):
+    """The model's chat template took too much time or memory for these messages; a new process renders later ones."""
+
+    code = "template_failed"
+
+    def __init__(self, reason: str, model: str | None = None) -> None:
+        of = "the model" if model is None else f"the model '{model}'"
+        super().__init__(
+            f"The chat template of {of} {reason}. The template is at fault, or the messages are too many. "
+            "Send fewer, or serve the model with another CHAT_TEMPLATE.",
+            param="messages",
+        )
+        self.reason = reason
+
+
 class HostNotAllowed(RequestError):
     """The request names another host than this service has, as that of a page in a browser does."""
 
@@ -265,6 +280,20 @@ class WorkerKilled(RequestError):
 
     def __init__(self) -> None:
         super().__init__("The process that worked on this request was ended from outside. Send the request again.")
+
+
+class WorkerBusy(RequestError):
+    """The process that works on such requests was busy with others for too long."""
+
+    status = 503
+    type = "server_error"
+    code = "worker_busy"
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            f"The process that works on such requests was busy with others for {limit_s:g} s. Send the request again."
+        )
+        self.limit_s = limit_s
 
 
 class UnreadableAudio(RequestError):

@@ -63,8 +63,10 @@ class Report:
             return None
 
     def table(self) -> str:
-        """Return the rows as aligned lines, and the result."""
-        rows = [*self.rows, ("result", "served" if self.is_served else "refused")]
+        """Return the rows as aligned lines, and the result; what was noted says no reason of a refusal again."""
+        reasons = [found for what, found in self.rows if what == "refused"]
+        told = [row for row in self.rows if row[0] != "noted" or not any(reason in row[1] for reason in reasons)]
+        rows = [*told, ("result", "served" if self.is_served else "refused")]
         width = max(len(what) for what, _ in rows)
         return "\n".join(f"{what:{width}}  {found}" for what, found in rows)
 

@@ -28,7 +28,7 @@ from enum import IntEnum
 from typing import IO, Any, NamedTuple
 
 from service import errors
-from service.errors import MalformedCheckpoint, RequestError, ServiceError, TemplateFailed, WorkerKilled
+from service.errors import MalformedCheckpoint, RequestError, ServiceError, WorkerBusy, WorkerKilled
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +121,7 @@ class WorkerProcess:
 
         Raises:
             ServiceError: the function has raised it, or `failure` has made it of the limit that was exceeded.
+            WorkerBusy: other calls have taken too long.
             WorkerKilled: something outside of this service has ended the process.
             RuntimeError: the function has a bug, or a native library panicked.
         """
@@ -142,7 +143,7 @@ class WorkerProcess:
 
     def _locked[T](self, ask: "Callable[[_Child], T]") -> T:
         if not self._lock.acquire(timeout=self._wall_s):
-            raise self._failure("was busy with other requests for too long")
+            raise WorkerBusy(self._wall_s)
         try:
             try:
                 return ask(self._running())
@@ -305,7 +306,7 @@ def error_of(content: bytes | bytearray) -> ServiceError:
 
 def _may_be_raised(kind: Any, fields: dict[str, Any]) -> bool:
     """Return whether a function may raise an error with these fields: one about its input, as its class states it."""
-    if not (isinstance(kind, type) and issubclass(kind, RequestError | TemplateFailed | MalformedCheckpoint)):
+    if not (isinstance(kind, type) and issubclass(kind, RequestError | MalformedCheckpoint)):
         return False
     if issubclass(kind, RequestError) and kind.status not in RAISED_STATUSES:
         return False

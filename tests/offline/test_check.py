@@ -70,6 +70,16 @@ def test_what_a_start_would_refuse_is_told_with_its_reason(
     assert table["result"] == "refused"
 
 
+def test_the_reason_of_a_refusal_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    config = {"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4}
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config | sizes | {"rms_norm_eps": 1e-5, "hidden_act": "silu"}))
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert check(str(tmp_path), Settings()) == 1
+    assert capsys.readouterr().out.count("claims a header") == 1
+
+
 @pytest.mark.parametrize("added", [0, 1])
 def test_copies_that_differ_are_refused_as_by_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str], added: int):
     tiny.write_checkpoint(tmp_path)

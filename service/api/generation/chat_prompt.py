@@ -19,7 +19,13 @@ from service.api.schema.token_ids import TokenIds
 from service.api.schema.tokenize import TokenizeRequest
 from service.api.schema.tools import Tool
 from service.api.schema.wire import checked
-from service.errors import ContextLengthExceeded, InvalidParameter, MissingParameter, UnsupportedParameter
+from service.errors import (
+    ContextLengthExceeded,
+    InvalidParameter,
+    MissingParameter,
+    TemplateFailed,
+    UnsupportedParameter,
+)
 from service.text.chat_template import ChatTemplate, as_text, marked
 from service.text.formats.format import Format
 from service.text.formats.history import KnownIds, one_call_a_message
@@ -340,8 +346,22 @@ def rendered(
     Raises:
         InvalidParameter: the model has no template, the template refuses the messages, or a text stands for an image.
         UnsupportedParameter: the template has no place for tools, or the model none for images.
+        TemplateFailed: the template takes too long.
         RequestError: another field stands for an image.
     """
+    try:
+        return _rendered(messages, model, tools, fields, images)
+    except TemplateFailed as error:
+        raise TemplateFailed(error.reason, model.name) from error
+
+
+def _rendered(
+    messages: Sequence[Message],
+    model: PromptModel,
+    tools: Sequence[Tool],
+    fields: TemplateFields,
+    images: Sequence[str] | None,
+) -> RenderedChat:
     if model.chat_template is None:
         raise InvalidParameter(
             f"The model '{model.name}' has no chat template, so it takes no messages. "

@@ -23,7 +23,6 @@ from service.errors import (
     NonFiniteLogits,
     NonFiniteVector,
     RequestError,
-    TemplateFailed,
 )
 
 logger = logging.getLogger(__name__)
@@ -176,7 +175,7 @@ def _server_error(error: Exception, request_id: str) -> tuple[int, tuple[str, st
     if isinstance(error, EngineStopped):
         message = f"The engine has stopped; this instance is being replaced. Request id: {request_id}."
         return error.status, (message, error.type, None, error.code)
-    if isinstance(error, NonFiniteLogits | NonFiniteVector | TemplateFailed):
+    if isinstance(error, NonFiniteLogits | NonFiniteVector):
         return error.status, (f"{error} Request id: {request_id}.", error.type, None, error.code)
     if isinstance(error, EngineError):
         return error.status, (f"The engine failed. Request id: {request_id}.", error.type, None, error.code)

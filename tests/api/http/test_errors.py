@@ -29,6 +29,7 @@ REFUSALS = [
     errors.PdfTooLaborious("took too long"),
     errors.UnreadablePdf("is no PDF"),
     errors.BodyTooLaborious("took too long"),
+    errors.TemplateFailed("took too long", "a"),
     errors.TextTooLong(num_tokens=9, max_model_len=5, param="input"),
     errors.WrongKindOfModel("a", "generates text", "/v1/completions"),
     errors.AmbiguousModel("a", ["b", "c"]),
@@ -59,6 +60,7 @@ REFUSALS = [
     errors.ModelNotLoaded("a", "weights", retry_after_s=5),
     errors.ModelLoadFailed("a", "it is too large"),
     errors.Draining(),
+    errors.WorkerBusy(9.0),
     errors.WorkerKilled(),
     errors.HostNotAllowed("evil.example"),
     errors.DeadlineExceeded(1.0),
@@ -86,7 +88,7 @@ def test_a_fault_of_ours_is_called_one():
 OF_INPUT = [
     error for error in REFUSALS if error.status in (400, 413) and not isinstance(error, errors.MalformedRequest)
 ]
-SENT = [*OF_INPUT, errors.TemplateFailed("took too long"), errors.MalformedCheckpoint("gs://a", "b", "c")]
+SENT = [*OF_INPUT, errors.MalformedCheckpoint("gs://a", "b", "c")]
 
 
 @pytest.mark.parametrize("error", SENT, ids=lambda error: type(error).__name__)
