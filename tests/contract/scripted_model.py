@@ -60,8 +60,7 @@ TEMPLATE = """
     {%- endif -%}
     {%- set found.role = message.role -%}
     {{- "<|im_start|>" + message.role + "\\n" -}}
-    {%- if message.reasoning_content -%}{{- "<think>" + message.reasoning_content + "</think>" -}}{%- endif -%}
-    {{- text -}}
+    THOUGHTS{{- text -}}
     {%- for call in message.tool_calls or [] -%}
         {%- set arguments = call.function.arguments -%}
         {{- '<tool_call>{"name": ' + (call.function.name | tojson) + ', "arguments": ' -}}
@@ -82,6 +81,7 @@ THINKING    {%- elif found.script in scripts and (tools or not scripts[found.scr
 {%- endif -%}
 """
 
+THOUGHTS = '{%- if message.reasoning_content -%}{{- "<think>" + message.reasoning_content + "</think>" -}}{%- endif -%}'
 THINKING = """
     {%- elif found.script == "think" and (enable_thinking is not defined or enable_thinking) -%}
         {{- "<|script think 1|>" -}}
@@ -170,6 +170,7 @@ def _template(scripts: Mapping[str, Script], *, thinks: bool) -> str:
         for name, script in (scripts | ({"think": (THOUGHT_ANSWER,)} if thinks else {})).items()
     }
     template = TEMPLATE.replace("SCRIPTS", json.dumps(described).replace("true", "True"))
+    template = template.replace("THOUGHTS", THOUGHTS if thinks else "")
     return template.replace("THINKING", THINKING.strip("\n") + "\n" if thinks else "").strip()
 
 
