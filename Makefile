@@ -12,7 +12,7 @@ GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Each process writes the bytecode of what it imports from here, and later ones read it: half a second of a start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all coverage check fix demo-model page-libraries evaluate tool-calls search hear see schemas bench bench-constrained bench-start bench-loading \
+.PHONY: help docs serve test test-all coverage check fix demo-model page-libraries evaluate tool-calls search hear see schemas bench bench-constrained bench-start bench-loading \
   bench-catalogue bench-embeddings bench-audio bench-seeing bench-quantization device-check device-kit soak image check-image deploy-cloud-run deploy-gke pause scan teardown
 
 help: ## Show this list
@@ -38,7 +38,7 @@ check: .venv/dev ## Check format, lint, types, import rules, dependencies and de
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync) $(CHECKS)
 
 # Those that take longest first; each prints when it has ended.
-CHECKS := check-types check-deployment check-documents check-imports check-lint
+CHECKS := check-types check-deployment check-documents check-site check-imports check-lint
 .PHONY: $(CHECKS)
 check-types:
 	$(RUN) pyright
@@ -46,6 +46,8 @@ check-deployment:
 	$(RUN) python -m scripts.check_deployment
 check-documents:
 	$(RUN) python -m scripts.write_documents --check || { echo 'Run make fix.'; exit 1; }
+check-site:
+	$(RUN) python -m scripts.site
 check-imports:
 	$(RUN) lint-imports
 	$(RUN) deptry .
@@ -59,7 +61,10 @@ fix: .venv/dev ## Format, apply automatic fixes, write what documents take from 
 	$(RUN) ruff check --fix .
 	$(RUN) python -m scripts.write_documents
 
-demo-model: .venv/dev ## Train the demo model again with Levanter (an hour and a half on two cores)
+docs: .venv/dev ## Build the documentation as a site in .cache/docs/site, and check its links
+	$(RUN) python -m scripts.site
+
+demo-model: .venv/dev ## Train a demo model with Levanter and pin its answers (two hours of processor time; the committed one was trained further)
 	$(RUN) python -m examples.demo_model.train
 	$(RUN) python -m examples.demo_model.check --pin tests/demo_answers.json
 	$(RUN) python -m examples.demo_model.check_copying

@@ -11,8 +11,8 @@ from benchmarks.summary import median
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "benchmarks.md"
-# The targets of the engine; docs/benchmarks.md shows them.
+PAGE = ROOT / "docs" / "figures" / "epyc.md"
+# The targets of the engine; the page of the machine shows them.
 TARGETS = {
     "ratio_vs_levanter": ("served tokens/s ÷ Levanter's server's", {"c1": 20.0, "c8": 12.0, "c32": 12.0}),
     "ratio_vs_levanter_32": ("÷ Levanter's server's, made for 32 sequences", {}),

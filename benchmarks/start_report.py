@@ -24,7 +24,7 @@ NAMES = {
     "transformers": "transformers, no HTTP",
     "levanter": "Levanter's server",
 }
-# The targets of the start; docs/benchmarks.md shows them.
+# The targets of the start; docs/figures/epyc.md shows them.
 TARGETS: dict[str, tuple[str, str, float]] = {
     "live_s": ("process start to /health/live, s", "≤", 1.0),
     "ratio_warm_ttft_vs_floor": ("warm start to first token ÷ floor", "≤", 1.6),

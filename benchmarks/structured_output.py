@@ -2,7 +2,7 @@
 
     python -m benchmarks.structured_output [--quick] [--runs N] [--output FOLDER]
 
-It writes constrained.json (every raw run) and constrained.md (a table, which docs/benchmarks.md shows).
+It writes constrained.json (every raw run) and constrained.md (a table, which docs/figures/epyc.md shows).
 """
 
 import argparse

@@ -1,11 +1,23 @@
-"""Write into documents what the code says: settings, the graph of a start, and the interface."""
+"""Write into documents what follows from the code: the reference, the graph of a start, tables and the chart."""
 
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from pydantic_core import PydanticUndefined
+
+from scripts.chart import chart
 from scripts.memory_table import adapters_table, memory_table
+from scripts.reference import (
+    commands_reference,
+    errors_reference,
+    metrics_reference,
+    models_config_reference,
+    routes_reference,
+    settings_reference,
+)
 from scripts.support_table import support_tables
 from scripts.vllm_table import vllm_tables
 from service.api.openapi.document import document
@@ -17,22 +29,19 @@ from service.start.graph import Tasks
 from service.start.load import add_start
 
 ROOT = Path(__file__).parents[1]
-WIDTH = 118
+DOCS = ROOT / "docs"
 
 
 def rows() -> list[tuple[str, str, str]]:
     """Return the name, default and meaning of every setting, in the order of their declaration."""
     return [
-        (name.upper(), "" if field.default is None else str(field.default), field.description or "")
+        (
+            name.upper(),
+            "" if field.default in (None, PydanticUndefined) else str(field.default),
+            field.description or "",
+        )
         for name, field in Settings.model_fields.items()
     ]
-
-
-def readme_table() -> str:
-    """Return the table of README.md."""
-    lines = ["| setting | default | meaning |", "|---|---|---|"]
-    lines += [f"| `{name}` | {f'`{default}`' if default else ''} | {meaning} |" for name, default, meaning in rows()]
-    return "\n".join(lines)
 
 
 def env_example() -> str:
@@ -43,17 +52,28 @@ def env_example() -> str:
 
 def documents() -> dict[Path, str]:
     """Return the text that each document has to hold."""
-    names = ("README.md", "docs/architecture.md", "docs/openai.md", "docs/memory.md")
-    readme, architecture, openai, memory = (ROOT / name for name in names)
-    return {
-        readme: replaced(readme.read_text(), "settings", readme_table()),
-        architecture: replaced(architecture.read_text(), "start graph", start_table()),
-        openai: replaced(openai.read_text(), "support", support_tables()),
-        memory: replaced(replaced(memory.read_text(), "memory", memory_table()), "adapters", adapters_table()),
-        ROOT / "docs/from_vllm.md": replaced((ROOT / "docs/from_vllm.md").read_text(), "flags", vllm_tables()),
+    written: dict[Path, str] = {
         ROOT / ".env.example": env_example(),
-        ROOT / "docs/openapi.json": interface(),
+        DOCS / "openapi.json": interface(),
+        DOCS / "figures/chart.svg": chart(),
     }
+    for name, parts in PARTS.items():
+        page = (DOCS / name).read_text()
+        for mark, content in parts.items():
+            page = replaced(page, mark, content())
+        written[DOCS / name] = page
+    return written
+
+
+def short_tree() -> str:
+    """Return the upper levels of the tree of docs/tree.md: the folders of the repository, and those of the service."""
+    [tree] = re.findall(r"```tree\n(.*?)```", (DOCS / "tree.md").read_text(), re.DOTALL)
+    lines, shown, top = tree.splitlines(), [], ""
+    for line in lines:
+        top = line if not line.startswith(" ") else top
+        if line == top or (top.startswith("service/") and not line.startswith("    ")):
+            shown.append(line)
+    return "\n".join(["```text", *shown, "```"])
 
 
 def interface() -> str:
@@ -73,6 +93,22 @@ def replaced(text: str, name: str, content: str) -> str:
     """Return a document with new content between the markers of this name."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     return re.sub(f"{begin}\n.*?{end}", lambda _: f"{begin}\n{content}\n{end}", text, flags=re.DOTALL)
+
+
+# What each page of docs/ takes from the code, between two markers of this name.
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "architecture.md": {"tree": short_tree},
+    "from_vllm.md": {"flags": vllm_tables},
+    "memory.md": {"memory": memory_table, "adapters": adapters_table},
+    "reference/commands.md": {"commands": commands_reference},
+    "reference/errors.md": {"errors": errors_reference},
+    "reference/fields.md": {"support": support_tables},
+    "reference/metrics.md": {"metrics": metrics_reference},
+    "reference/models_config.md": {"models config": models_config_reference},
+    "reference/routes.md": {"routes": routes_reference},
+    "reference/settings.md": {"settings": settings_reference},
+    "start.md": {"start graph": start_table},
+}
 
 
 def main() -> int:

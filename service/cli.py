@@ -334,7 +334,9 @@ def _check_picture(path: Path) -> None:
     if not path.parent.is_dir():
         raise SettingsError("--profile-start", f"there is no folder {path.parent}.")
     if find_spec("matplotlib") is None:
-        raise SettingsError("--profile-start", "matplotlib draws the picture, and is not installed.")
+        raise SettingsError(
+            "--profile-start", "matplotlib draws the picture, and is not installed. Install matplotlib."
+        )
 
 
 def _exit(code: int, log_cause: Callable[[], None] = lambda: None) -> NoReturn:

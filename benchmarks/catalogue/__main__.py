@@ -2,7 +2,7 @@
 
     python -m benchmarks.catalogue [--quick] [--runs N] [ROW ...]
 
-It prints a table, which a whole run writes into docs/benchmarks.md too. Its exit code is 1 if a bound is exceeded;
+It prints a table, which a whole run writes into docs/figures/epyc.md too. Its exit code is 1 if a bound is exceeded;
 timings of a quick run are meaningless.
 """
 

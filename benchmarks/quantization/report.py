@@ -9,7 +9,7 @@ from benchmarks.quantization.starts import OWN, WIDE
 from benchmarks.quantization.ways import AVX2_FLOAT32, AVX2_INT8, FLOAT32, INT8, INT8_KV, LLAMA_FLOAT32, LLAMA_Q8
 from benchmarks.report import markdown_table
 
-PAGE = Path(__file__).parents[2] / "docs" / "quantization.md"
+PAGE = Path(__file__).parents[2] / "docs" / "figures" / "xeon.md"
 WAVES = {"c1": "1 at once", "c8": "8 at once", "c32": "32 at once", "prefill": "prefill"}
 # Least ratio of tokens per second, by wave.
 SPEED_BOUNDS: Mapping[tuple[str, str], Mapping[str, float]] = {

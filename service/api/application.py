@@ -156,7 +156,7 @@ async def _answer_routing_error(request: Request, error: Any) -> JSONResponse:
 def _routing_error(error: HTTPException) -> Exception:
     match error.status_code:
         case 404:
-            return UnknownRoute("There is no such route. The routes are those of OpenAI's API, under /v1.")
+            return UnknownRoute("There is no such route. GET /openapi.json lists the routes.")
         case 405:
             return MethodNotAllowed()
         case _:

@@ -25,7 +25,7 @@ router = APIRouter(tags=["audio"])
 FILE_FIELD = {
     "type": "string",
     "format": "binary",
-    "description": "The recording, in one of the formats of docs/openai.md, or a film, of which the sound is heard.",
+    "description": "The recording: audio, or a film, of which the first sound track is transcribed.",
 }
 _FORM_FIELDS = {name: reference(f"AudioRequest/properties/{name}") for name in AudioRequest.model_fields}
 _FORM_SCHEMA = {"type": "object", "properties": {"file": FILE_FIELD, **_FORM_FIELDS}, "required": ["file", "model"]}

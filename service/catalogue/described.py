@@ -29,9 +29,9 @@ VARIABLE = "MODELS_CONFIG"
 MAX_BYTES = 4 * 1024 * 1024
 
 
-def _number(option: str) -> Any:
+def _number(option: str, meaning: str) -> Any:
     lowest, highest = RANGES[option]
-    return Field(default=None, ge=lowest, le=highest, allow_inf_nan=False)
+    return Field(default=None, ge=lowest, le=highest, allow_inf_nan=False, description=meaning)
 
 
 class DescribedDefaults(BaseModel):
@@ -39,12 +39,14 @@ class DescribedDefaults(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    temperature: float | None = _number("temperature")
-    top_p: float | None = _number("top_p")
-    top_k: int | None = Field(default=None, ge=-1, le=MAX_TOP_K)
-    min_p: float | None = _number("min_p")
-    repetition_penalty: float | None = _number("repetition_penalty")
-    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = _number("temperature", "Divides the logits; 0 always takes the likeliest token.")
+    top_p: float | None = _number("top_p", "Keep the likeliest tokens whose probabilities add up to this.")
+    top_k: int | None = Field(
+        default=None, ge=-1, le=MAX_TOP_K, description="Keep this number of the likeliest tokens; 0 or -1 keeps all."
+    )
+    min_p: float | None = _number("min_p", "Keep tokens at least this likely, relative to the likeliest.")
+    repetition_penalty: float | None = _number("repetition_penalty", "Divides the logits of tokens that occurred.")
+    max_tokens: int | None = Field(default=None, ge=1, description="Tokens of a completion.")
 
 
 class DescribedModel(BaseModel):
@@ -52,26 +54,45 @@ class DescribedModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
-    name: str
-    aliases: list[str] = []
-    uri: str | None = None
-    revision: str | None = None  # of a repository of the Hub
-    generations: dict[str, Annotated[int, Field(ge=1)]] = {}  # by object name below `uri`
-    tokenizer: str | None = None
-    chat_template: str | None = None  # a file, or the template itself
-    tool_call_parser: ToolCallParser | None = None
-    reasoning_parser: ReasoningParser | None = None
-    adapter: str | None = None  # merged into the model
-    base: str | None = None  # the name of the model that the adapter updates, instead of a `uri`
-    dtype: Dtype | None = None
-    quantization: WeightStorage | None = None
-    kv_dtype: KvDtype | None = None
-    max_model_len: int | None = Field(default=None, ge=16)
-    defaults: DescribedDefaults = DescribedDefaults()
-    preload: bool = False
-    keep_loaded: bool = False
-    memory: float | None = Field(default=None, gt=0, le=1)
-    pin: Pin | None = None  # of a Levanter run
+    name: str = Field(description="The name that requests send as `model`.")
+    aliases: list[str] = Field(default=[], description="Further names.")
+    uri: str | None = Field(
+        default=None,
+        description="The checkpoint: `gs://…`, `hf://…` or a path. Unset: the folder of this name in GCS_BUCKET or "
+        "CATALOGUE_URI.",
+    )
+    revision: str | None = Field(default=None, description="The revision of a repository of the Hub.")
+    generations: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default={}, description="Generations of objects in the bucket, by their names below `uri`."
+    )
+    tokenizer: str | None = Field(default=None, description="The tokenizer, if kept elsewhere.")
+    chat_template: str | None = Field(default=None, description="A file, or the template itself.")
+    tool_call_parser: ToolCallParser | None = Field(default=None, description="In place of TOOL_CALL_PARSER.")
+    reasoning_parser: ReasoningParser | None = Field(default=None, description="In place of REASONING_PARSER.")
+    adapter: str | None = Field(default=None, description="An adapter (LoRA), which is merged into the model.")
+    base: str | None = Field(
+        default=None,
+        description="With `adapter`, in place of `uri`: the name of the model that the adapter updates in a slot "
+        "(MAX_LORAS).",
+    )
+    dtype: Dtype | None = Field(default=None, description="In place of DTYPE.")
+    quantization: WeightStorage | None = Field(default=None, description="In place of QUANTIZATION.")
+    kv_dtype: KvDtype | None = Field(default=None, description="In place of KV_DTYPE.")
+    max_model_len: int | None = Field(
+        default=None, ge=16, description="Context length in tokens, prompt and completion together."
+    )
+    defaults: DescribedDefaults = Field(
+        default=DescribedDefaults(), description="Defaults for requests that omit an option; see below."
+    )
+    preload: bool = Field(default=False, description="Whether the start loads the model, before any request.")
+    keep_loaded: bool = Field(default=False, description="Whether the model is never unloaded for another one.")
+    memory: float | None = Field(
+        default=None, gt=0, le=1, description="Its share of the device memory. Unset: 1 / MAX_CACHED_MODELS."
+    )
+    pin: Pin | None = Field(
+        default=None,
+        description="Of a Levanter run: `step` stays at the step that was loaded, `latest` follows the newest one.",
+    )
 
 
 def read_models(text: str, where: str) -> tuple[ModelEntry, ...]:

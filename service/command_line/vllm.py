@@ -1,7 +1,7 @@
 """The flags of `vllm serve`: those that are settings here, those that need none, and what is said to the rest.
 
-A flag that promises something (a limit, a seed, encryption) is kept or refused. One that concerns speed or logging
-alone is accepted, and a line says what holds instead.
+A flag that promises something (a limit, a seed, encryption) is kept or refused. One that concerns only speed or logging
+is accepted, and a line says what holds instead.
 Source: https://docs.vllm.ai/en/latest/cli/serve.html
 """
 
@@ -183,10 +183,10 @@ NO_EFFECT: Mapping[str, str] = {
     "worker-use-ray": "all devices of a machine are used by one process",
     "ray-workers-use-nsight": "all devices of a machine are used by one process",
     "multi-step-stream-outputs": "a stream has each token as it is computed",
-    "enable-mfu-metrics": "/metrics has the series of docs/deploy/operations.md",
-    "show-hidden-metrics-for-version": "/metrics has the series of docs/deploy/operations.md",
+    "enable-mfu-metrics": "/metrics has the series of docs/reference/metrics.md",
+    "show-hidden-metrics-for-version": "/metrics has the series of docs/reference/metrics.md",
     "kv-cache-metrics": "/metrics always has the cache's series",
-    "cudagraph-metrics": "/metrics has the series of docs/deploy/operations.md",
+    "cudagraph-metrics": "/metrics has the series of docs/reference/metrics.md",
     "enable-logging-iteration-details": "LOG_LEVEL=DEBUG logs more",
     "log-error-stack": "LOG_LEVEL=DEBUG logs tracebacks",
     "enable-flash-late-interaction": "scores are computed by the engine",
@@ -227,7 +227,7 @@ IGNORED: Mapping[str, str] = {
     "chat-template-content-format": "the format of contents is found from the template",
     "code-revision": "no code of a checkpoint is ever executed",
     "prefix-caching-hash-algo": "pages are found by SHA-256",
-    "attention-backend": "attention is chosen for the device; docs/architecture.md names the kernels",
+    "attention-backend": "attention is chosen for the device; docs/kernels.md names the kernels",
     "moe-backend": "the products of experts are chosen for the device",
     "kv-cache-memory-bytes": "pages take what DEVICE_MEMORY_FRACTION leaves",
     "num-gpu-blocks-override": "pages take what DEVICE_MEMORY_FRACTION leaves",

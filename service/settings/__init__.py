@@ -1,4 +1,4 @@
-"""The settings of the service. A test keeps `.env.example` and the table in README.md equal to this file."""
+"""The settings of the service. A test keeps `.env.example` and docs/reference/settings.md equal to this file."""
 
 import json
 import re
@@ -230,8 +230,8 @@ class Settings(BaseModel):
     tool_call_parser: ToolCallParser = Field(
         default="auto",
         description="The format in which the model writes tool calls, by vLLM's names: `hermes` (also Qwen 2.5 and 3), "
-        "`qwen3_coder`, `openai` (gpt-oss), `mistral`, `llama3_json` and others of docs/api.md. `auto` detects it: the "
-        "format that reads what the chat template writes. `none`: tool calls are text.",
+        "`qwen3_coder`, `openai` (gpt-oss), `mistral`, `llama3_json` and others of docs/guides/tools.md. `auto` "
+        "detects it: the format that reads what the chat template writes. `none`: tool calls are text.",
     )
     reasoning_parser: ReasoningParser = Field(
         default="auto",
@@ -402,8 +402,8 @@ class Settings(BaseModel):
     )
     api_key: SecretStr | None = Field(
         default=None,
-        description="API keys, separated by commas, required on all routes except health. If API_KEY_FILE is unset "
-        "too, no key is required.",
+        description="API keys, separated by commas, required on all routes except health and the pages. If "
+        "API_KEY_FILE is unset too, no key is required.",
     )
     api_key_file: Path | None = Field(
         default=None,

@@ -52,7 +52,8 @@ class HubSource:
             import huggingface_hub
         except ImportError as error:
             raise SettingsError(
-                "MODEL_URI", f"{self.uri} needs the Hub's client. Install it with: pip install huggingface-hub"
+                "MODEL_URI",
+                f"{self.uri} needs the package huggingface-hub, which Levserve depends on. Install Levserve anew.",
             ) from error
         self._hub = huggingface_hub
 

@@ -86,7 +86,7 @@ variable "dtype" {
 }
 
 variable "env" {
-  description = "More settings of the service as environment variables, for example { KV_DTYPE = \"int8\", MAX_QUEUE_SIZE = \"64\" }; the README lists all. Never a key."
+  description = "More settings of the service as environment variables, for example { KV_DTYPE = \"int8\", MAX_QUEUE_SIZE = \"64\" }; docs/reference/settings.md lists all. Never a key."
   type        = map(string)
   default     = {}
 }

@@ -18,9 +18,13 @@ PAGES = [
 ]
 PAGES += [*sorted((ROOT / "examples").rglob("*.md")), ROOT / "service/demo/README.md"]
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+TREE = (ROOT / "docs/tree.md").read_text()
+# The pages about the source, whose every path must exist.
+INSIDE = ("architecture", "engine", "start", "kernels", "pool", "stores", "deviations")
+INSIDE_PAGES = [ROOT / f"docs/{name}.md" for name in INSIDE] + sorted((ROOT / "docs/contribute").glob("*.md"))
 
 
-def block(name: str, page: str = ARCHITECTURE) -> list[str]:
+def block(name: str, page: str) -> list[str]:
     """The lines of the fenced block with this info string."""
     [text] = re.findall(rf"^```{name}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return text.splitlines()
@@ -62,7 +66,7 @@ def test_a_tree_is_read_by_its_indentation():
 
 
 def test_the_tree_gives_every_folder_one_phrase_and_names_no_other():
-    described = folders_of_tree(block("tree"))
+    described = folders_of_tree(block("tree", TREE))
     paths = [path for path, _ in described]
     assert [path for path, phrase in described if not phrase] == []
     assert len(set(paths)) == len(paths)
@@ -75,7 +79,7 @@ def test_the_tree_gives_every_folder_one_phrase_and_names_no_other():
 def test_the_layers_are_those_that_imports_are_checked_against():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     [layers] = [contract["layers"] for contract in contracts if contract.get("containers") == ["service"]]
-    assert block("layers") == layers
+    assert block("layers", ARCHITECTURE) == layers
 
 
 def named_paths(page: str) -> set[str]:
@@ -84,19 +88,22 @@ def named_paths(page: str) -> set[str]:
     return set(re.findall(r"(?<![\w/.:-])((?:[\w-]+/)+(?:[\w-]+\.(?:py|md|toml))?)(?![\w/.<-])", prose))
 
 
-def test_every_file_and_folder_that_the_architecture_names_exists():
-    named = named_paths(ARCHITECTURE)
+def test_every_file_and_folder_that_pages_about_the_source_name_exists():
     roots = [ROOT, ROOT / "service", ROOT / "docs"]
-    assert [path for path in sorted(named) if not any((root / path).exists() for root in roots)] == []
+    for page in INSIDE_PAGES:
+        named = sorted(named_paths(page.read_text()))
+        assert [path for path in named if not any((root / path).exists() for root in roots)] == [], page
 
 
 def test_the_questions_of_a_newcomer_lead_to_what_exists():
-    rows = re.findall(r"^\| ([a-z].*) \| (`.*`) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
-    assert rows
-    answers = {question: re.findall(r"`([^`]+)`", answer) for question, answer in rows}
+    rows = re.findall(
+        r"^\| (?!to change …)([a-z].*) \| (.*`.*) \|$", (ROOT / "docs/contribute/where.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) > 40
+    answers = {question: re.findall(r"`([\w/]+(?:\.py|/))`", answer) for question, answer in rows}
     missing = [path for paths in answers.values() for path in paths if not (ROOT / "service" / path).exists()]
     assert missing == []
-    assert all(answers.values())
+    assert [question for question, paths in answers.items() if not paths] == []
 
 
 def test_every_source_file_that_a_page_names_exists():
