@@ -135,7 +135,7 @@ class Decoder:
 
     def _layer_cache(self, layout: CacheLayout, layer: Layer) -> Cache:
         if layer.state is not None:
-            return initial_state(layer.state, layout.num_states, self.dtype)
+            return initial_state(layer.state, layout.num_states, self.dtype, self.mesh)
         assert layer.attention is not None, "a layer attends or keeps a state"
         return self._kernel.initial_cache(
             layout.of(layer.attention.window),

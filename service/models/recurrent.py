@@ -10,6 +10,7 @@ from haliax import NamedArray
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, DTypeLike, Float
 
+from service.device.lazy_zeros import lazy_zeros
 from service.device.mesh import MESH_AXES, DeviceMesh
 from service.kernels.paging import Paging, Regions
 from service.kernels.states.convolution import convolve
@@ -28,19 +29,23 @@ UNIT_EPS = 1e-6  # in the length of a query or a key. Source: transformers `mode
 MATRICES, LAST_INPUTS = ("slot", "key_head", "group", "key_dim", "value_dim"), ("earlier", "slot", "state_channel")
 
 
-def initial_state(description: ShortConvolution | GatedDelta, num_slots: int, dtype: DTypeLike) -> Cache:
-    """Return the empty slots of a layer.
+def initial_state(
+    description: ShortConvolution | GatedDelta, num_slots: int, dtype: DTypeLike, mesh: DeviceMesh | None
+) -> Cache:
+    """Return the empty slots of a layer, which on a CPU occupy memory from when they are written.
 
     Args:
         description: the recurrent part of the layer.
         num_slots: how many states there is room for.
         dtype: of the last inputs, which are activations; matrices are float32.
+        mesh: the devices.
     """
-    last_inputs = jnp.zeros((description.width - 1, num_slots, description.num_channels), dtype)
+    zeros = lazy_zeros if mesh is not None and mesh.is_host else jnp.zeros
+    last_inputs = zeros((description.width - 1, num_slots, description.num_channels), dtype)
     if isinstance(description, ShortConvolution):
         return last_inputs
     heads = (description.num_key_heads, description.group_size, description.key_dim, description.value_dim)
-    return jnp.zeros((num_slots, *heads), jnp.float32), last_inputs
+    return zeros((num_slots, *heads), jnp.float32), last_inputs
 
 
 def state_shardings(description: ShortConvolution | GatedDelta, mesh: DeviceMesh) -> Cache:

@@ -8,7 +8,7 @@ import pytest
 
 from service.compile.aot import compile_programs
 from service.device.mesh import DeviceMesh
-from service.device.native.library import native_code
+from service.device.native.library import ZEROS_TARGET, native_code
 from service.engine.shapes import EngineShapes, StateShapes
 from service.engine.steps.programs import engine_programs
 from service.kernels.native_pages import NativePagedAttention
@@ -73,4 +73,7 @@ def test_a_decode_step_moves_little_but_weights_states_and_live_pages(hub_config
     moved = sum(one.cost_analysis()["bytes accessed"] + native_bytes(one.as_text()) for one in made)
     weights = sum(spec.num_bytes for spec in specs if spec.name.startswith("layers"))
     cached = LIVE_POSITIONS * config.kv_bytes_per_token(lambda a: a.num_kv_heads * a.head_dim * dtype.itemsize)
+    [initial] = compile_programs([p for p in programs if p.name == "initial-state"], num_threads=1).values()
+    calls = initial.executable.compiled.as_text().count(ZEROS_TARGET)
+    assert calls == len(jax.tree.leaves([model.initial_cache(shapes.layout, group) for group in model.layer_groups]))
     assert moved <= MOST_BYTES * (weights + 2 * config.state_bytes(dtype.itemsize) + cached)
