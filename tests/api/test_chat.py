@@ -1,9 +1,11 @@
 import json
+from functools import partial
 
 import pytest
 
 from service.engine.request import FinishReason
 from service.errors import Draining, EngineError, EngineStopped, Overloaded
+from service.text import chat_template
 from service.text.chat_template import ChatTemplate
 from service.text.template_process import TemplateProcess
 from tests.api.scripted_engine import END, MAX_MODEL_LEN, MODEL, TOKENIZER, Service, tokens
@@ -50,12 +52,11 @@ async def test_a_conversation_is_answered_in_openais_shape():
     assert service.engine.last.request.stop_ids == {END}
 
 
-async def test_a_template_that_never_ends_is_a_refusal_that_names_the_model():
+async def test_a_template_that_never_ends_is_a_refusal_that_names_the_model(monkeypatch):
     endless = "{% for m in messages %}{{ m.content }}{% if m.content == 'on' %}{% for i in range(99999) %}"
     endless += "{% for j in range(99999) %}{% endfor %}{% endfor %}{% endif %}{% endfor %}"
-    template = ChatTemplate(endless, {})
-    template._template = TemplateProcess(endless, "here", "chat_template.jinja", render_s=0.2)
-    service = Service(model={"chat_template": template})
+    monkeypatch.setattr(chat_template, "TemplateProcess", partial(TemplateProcess, render_s=0.2))
+    service = Service(model={"chat_template": ChatTemplate(endless, {}, is_isolated=True)})
     refusal = await service.chat("on")
     error = refusal.json()["error"]
     assert (refusal.status_code, error["code"], error["param"]) == (400, "template_failed", "messages")

@@ -19,14 +19,12 @@ def each(body, between=""):
     )
 
 
-def chat(
-    calls, thinking="", begin="", before="", turn=("<|im_start|>", "\n", "<|im_end|>\n"), tools=TOOLS, role="m.role"
-):
-    """Return a template with turns of a family; `begin` is behind the beginning of an answer."""
+def chat(calls, thinking="", begin="", before="", turn=("<|im_start|>", "\n", "<|im_end|>\n"), tools=TOOLS, result=""):
+    """Return a template with turns of a family; `begin` is behind the beginning of an answer, `result` of a result."""
     start, line, end = turn
     return (
-        f"{tools}{before}{{% for m in messages %}}{start}{{{{ {role} }}}}{line}"
-        f"{{% if m.role == 'assistant' %}}{thinking}{{% endif %}}"
+        f"{tools}{before}{{% for m in messages %}}{start}{{{{ m.role }}}}{line}"
+        f"{{% if m.role == 'assistant' %}}{thinking}{{% elif m.role == 'tool' %}}{result}{{% endif %}}"
         f"{{{{ m.content }}}}{{% if m.tool_calls %}}{calls}{{% endif %}}{end}{{% endfor %}}"
         f"{{% if add_generation_prompt %}}{start}assistant{line}{begin}{{% endif %}}"
     )
@@ -92,7 +90,7 @@ DEEPSEEK_3 = (
 )
 KIMI = (
     "<|tool_calls_section_begin|>"
-    "{% for t in m.tool_calls %}<|tool_call_begin|>functions.{{ t.function.name }}:{{ loop.index0 }}"
+    "{% for t in m.tool_calls %}<|tool_call_begin|>{{ t.id }}"
     "<|tool_call_argument_begin|>{{ t.function.arguments | tojson }}<|tool_call_end|>{% endfor %}"
     "<|tool_calls_section_end|>"
 )
@@ -118,7 +116,7 @@ def gemma(before, behind, quote):
 
 def gemma_chat(before, behind, quote, thinking="", begin=""):
     macro, calls = gemma(before, behind, quote)
-    return macro + chat(calls, thinking, begin, turn=("<|turn>", "\n", "<turn|>\n"))
+    return macro + chat(calls, thinking, begin, turn=("<|turn>", "\n", "<turn|>\n"), result="response:{{ m.name }} ")
 
 
 MISTRAL_TURN = ("[INST]", "", "</s>")
@@ -185,14 +183,15 @@ TEMPLATES: dict[str, tuple[str, str, str]] = {
     "DeepSeek-R1": (chat(DEEPSEEK_3.replace("| tojson", ""), "", "<think>\n"), "deepseek_v3", "<think>"),
     "DeepSeek-V3.1": (chat(DEEPSEEK_31, "</think>", "{% if thinking %}<think>{% else %}</think>{% endif %}"),
                       "deepseek_v31", "<think>"),
-    "Kimi-K2": (chat(KIMI, TIGHT), "kimi_k2", "<think>"),
+    "Kimi-K2": (chat(KIMI, TIGHT, result="## Return of {{ m.tool_call_id }}\n"), "kimi_k2", "<think>"),
     "Mistral-v3": (chat("[TOOL_CALLS][" + LIST + "]", turn=MISTRAL_TURN), "mistral", ""),
     "Mistral-v7": (
-        chat("[TOOL_CALLS][" + each(CHECK_ID + '{{ c | tojson }}', ", ") + "]", turn=MISTRAL_TURN), "mistral", ""
+        chat("[TOOL_CALLS][" + each(CHECK_ID + '{{ c | tojson }}', ", ") + "]", turn=MISTRAL_TURN,
+             result="{{ m.tool_call_id }}[TOOL_CONTENT]"), "mistral", ""
     ),
     "Mistral-v11": (
         chat(each(CHECK_ID + "[TOOL_CALLS]{{ c.name }}[CALL_ID]{{ t.id }}[ARGS]{{ c.arguments | tojson }}"),
-             turn=MISTRAL_TURN), "mistral_args", ""
+             turn=MISTRAL_TURN, result="{{ m.tool_call_id }}[TOOL_CONTENT]"), "mistral_args", ""
     ),
     "Ministral-3": (
         chat(each("[TOOL_CALLS]{{ c.name }}[ARGS]{{ c.arguments | tojson }}"), thought("[THINK]", "[/THINK]"),
