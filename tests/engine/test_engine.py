@@ -116,9 +116,15 @@ def test_a_request_that_waits_too_long_is_ended_before_a_step_runs_for_it_and_on
     engine = start_engine(runner, metrics)
 
     async def main():
-        over = QueueDeadline(time.perf_counter() + 0.05, 0.5)
-        running = [submit(engine, str(i), max_tokens=40, queue_deadline=over) for i in range(SHAPES.num_slots)]
-        begun = [await anext(aiter(stream)) for stream in running]
+        for wait_s in (0.05, 1, 20):  # a busy machine may not begin within the first
+            over = QueueDeadline(time.perf_counter() + wait_s, 0.5)
+            names = [f"{i} of {wait_s}" for i in range(SHAPES.num_slots)]
+            running = [submit(engine, name, max_tokens=40, queue_deadline=over) for name in names]
+            begun = await asyncio.gather(*(anext(aiter(stream)) for stream in running), return_exceptions=True)
+            if not any(isinstance(first, QueueTimeout) for first in begun):
+                break
+            began = [stream for stream, first in zip(running, begun, strict=True) if not isinstance(first, Exception)]
+            await asyncio.gather(*map(read, began))
         waiting = submit(engine, "waiting", queue_deadline=QueueDeadline(time.perf_counter(), 0.5))
         with pytest.raises(QueueTimeout, match=r"QUEUE_TIMEOUT = 0\.5 s"):
             await read(waiting)
