@@ -2,9 +2,9 @@
 
 A process of its own, in an environment that has the target's compiler:
 
-    .tools/targets/tpu/bin/python -m tests.device_targets.compile_steps v6e-1 "Llama 3.1 8B" int8 4
+    .tools/targets/tpu/bin/python -m tests.device_targets.compile_steps v6e-1 "Llama 3.1 8B" int8 4 16
 
-The last arguments are KV_DTYPE and MAX_LORAS.
+The last arguments are KV_DTYPE, MAX_LORAS and MAX_NUM_SEQS.
 
 Sizes are planned for the whole model. Of its layers two are compiled, since all of them share one executable, some at a
 time; where all of a decode step is one program, that has all layers if it chooses the likeliest tokens.
@@ -31,18 +31,17 @@ from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
 from tests.device_targets.hlo import copies_from, count_instructions, count_kernels, host_transfers
 
 NUM_LAYERS = 2
-NUM_SEQS = 64
 # What a step computes for its tokens is smaller, but for the logits; several TPUs lay them out anew once each has all.
 SMALLEST_WEIGHT_BYTES = 5 * 2**20
 
 
-def main(target: str, model: str, kv_dtype: str = "auto", max_loras: str = "0") -> None:
+def main(target: str, model: str, kv_dtype: str = "auto", max_loras: str = "0", num_seqs: str = "64") -> None:
     """Compile, and print a line of JSON."""
     devices = use_target(target).devices
     located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]), layout=None)
     settings = Settings(
-        max_num_seqs=NUM_SEQS,
-        max_concurrent_requests=NUM_SEQS,
+        max_num_seqs=int(num_seqs),
+        max_concurrent_requests=64,
         kv_dtype=kv_dtype,
         max_loras=int(max_loras),
         quantization="int4" if model.endswith(IN_4_BITS) else "none",
@@ -68,7 +67,9 @@ def main(target: str, model: str, kv_dtype: str = "auto", max_loras: str = "0") 
         ],
         "serialized_bytes": sum(len(made.executable.serialize()) for made in compiled.values()),
         "programs": {
-            program.name: facts_of(program, compiled[program.name].executable, NUM_SEQS * spec.config.vocab_size)
+            program.name: facts_of(
+                program, compiled[program.name].executable, spec.shapes.num_slots * spec.config.vocab_size
+            )
             for program in programs
         },
     }
@@ -90,7 +91,7 @@ def steps_of(spec: EngineSpec) -> list[Program]:
         *step_keys(max(shapes.prompt_buckets), groups, shapes),
         *step_keys(decode, groups, shapes),
         *(Whole(sampler, decode) for sampler in (Sampler.TOP_P, Sampler.RANDOM)),
-        *(Sample(sampler, NUM_SEQS) for sampler in samplers(shapes)),
+        *(Sample(sampler, shapes.num_slots) for sampler in samplers(shapes)),
         SingleProgram.INITIAL_STATE,
         SingleProgram.COUNT_TOKENS,
     ]

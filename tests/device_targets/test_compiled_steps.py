@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from service.settings import Settings
+
 ROOT = Path(__file__).parents[2]
 SMALL, LARGE = "Llama 3.2 1B", "Llama 3.1 8B"
 STEPS = [
@@ -60,6 +62,14 @@ def test_steps_compile_into_what_the_planner_expects(kernel, target, model, kv_d
     assert kept_bytes + largest <= report["usable_bytes"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("target", "model"), [("v6e-1", SMALL), ("v6e-8", LARGE)])
+def test_the_largest_steps_of_the_usual_slots_compile(target, model):
+    programs = compile_steps("tpu", target, model, num_seqs=Settings().max_num_seqs)["programs"]
+    assert {name.rpartition("-")[2] for name in programs if name.startswith("layers")} == {"rows16", "rows32"}
+
+
 def faults(name: str, facts: dict, platform: str) -> list[str]:
     """Say what is wrong with a program."""
     is_step = not name.startswith(("sample", "initial"))
@@ -83,11 +93,13 @@ def target_python(platform: str) -> Path:
     return python
 
 
-def compile_steps(platform: str, target: str, model: str, kv_dtype: str = "auto", max_loras: int = 0) -> dict:
+def compile_steps(
+    platform: str, target: str, model: str, kv_dtype: str = "auto", max_loras: int = 0, num_seqs: int = 64
+) -> dict:
     """Compile in a process that has the compiler."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     module = "tests.device_targets.compile_steps"
-    command = [target_python(platform), "-m", module, target, model, kv_dtype, str(max_loras)]
+    command = [target_python(platform), "-m", module, target, model, kv_dtype, str(max_loras), str(num_seqs)]
     process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr[-3000:]
     return json.loads(process.stdout)
