@@ -380,7 +380,8 @@ def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: Tensor
     if experts.has_expert_scales:
         yield _plain(ours + "expert_scales", ("expert",), (number,), f"{theirs}{names.expert_scales}")
     if experts.bias is not None:
-        yield _plain(ours + "router_bias", ("expert",), (number,), f"{theirs}{names.router}.bias")
+        bias_tensor = names.router_bias or f"{names.router}.bias"
+        yield _plain(ours + "router_bias", ("expert",), (number,), f"{theirs}{bias_tensor}")
     of_each, is_transposed = 2 // len(names.expert_gate_up), names.has_transposed_experts
     up_axes, up_shape = ("expert", "gate_up", "mlp"), (number, 2, mlp)
     if experts.is_interleaved:

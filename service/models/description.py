@@ -187,6 +187,7 @@ class RouterBias(StrEnum):
     """What the bias of the router's logits changes."""
 
     CHOICE = "choice"  # which experts are chosen, and not their weights
+    CHOICE_BY_SCORE = "choice_by_score"  # the same, but it is added to what becomes of the logits
     BOTH = "both"
 
 
@@ -199,6 +200,8 @@ class Experts:
     expert: FeedForward
     scores: RouterScores = RouterScores.SOFTMAX
     weight_sum: float | None = 1.0  # of the chosen experts' weights; None leaves the scores as they are
+    weight_sum_eps: float = 0.0  # added to the sum that the weights are divided by
+    weight_multiplier: float = 1.0  # of the weights, after that
     bias: RouterBias | None = None  # None for a router without one
     shared: FeedForward | None = None  # of every token, its result added
     has_shared_gate: bool = False  # whether a number of each token, computed of its input, multiplies that result
@@ -288,6 +291,7 @@ class TensorNames:
     attention_post_norm: str | None = None
     mlp_post_norm: str | None = None
     router: str | None = None
+    router_bias: str | None = None  # the whole name; without it, the bias of `router`
     expert_gate_up: tuple[str, ...] = ()  # as `gate_up`, and `{}` is an expert's number; without it all are stacked
     expert_down: str | None = None
     has_transposed_experts: bool = False  # whether the weights of experts are stored [in, out]

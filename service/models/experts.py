@@ -83,9 +83,11 @@ def route(
     logits: Float32[Array, "token expert"], description: Experts, weights: NamedWeights
 ) -> tuple[Float[Array, "token top_k"], Int[Array, "token top_k"]]:
     """Choose the experts of each token; return their weights and numbers."""
-    biased = logits if description.bias is None else logits + weights["router_bias"].array[None]
+    by_score = description.bias is RouterBias.CHOICE_BY_SCORE
+    ranked = jax.nn.sigmoid(logits) if by_score else logits
+    biased = ranked if description.bias is None else ranked + weights["router_bias"].array[None]
     largest, chosen = jax.lax.top_k(biased, description.top_k)
-    if description.bias is RouterBias.CHOICE:
+    if description.bias in (RouterBias.CHOICE, RouterBias.CHOICE_BY_SCORE):
         largest = jnp.take_along_axis(logits, chosen, axis=-1)
     else:
         logits = biased
@@ -94,7 +96,11 @@ def route(
     else:
         factors = jnp.exp(largest - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
     if description.weight_sum is not None:
-        factors = factors * (description.weight_sum / jnp.sum(factors, axis=-1, keepdims=True))
+        total = jnp.sum(factors, axis=-1, keepdims=True)
+        total = total + description.weight_sum_eps if description.weight_sum_eps else total
+        factors = factors * (description.weight_sum / total)
+    if description.weight_multiplier != 1:
+        factors = factors * description.weight_multiplier
     if description.has_expert_scales:
         factors = factors * weights["expert_scales"].array[chosen].astype(factors.dtype)
     return factors, chosen

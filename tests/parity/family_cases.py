@@ -219,6 +219,15 @@ FAMILY_CASES = (
             **{"full_attn_idxs": [0, 2], "conv_L_cache": 4, "conv_bias": True, "block_auto_adjust_ff_dim": False},
         },
     ),
+    FamilyCase(
+        "lfm2_moe",
+        "lfm2_moe",
+        {
+            **{"num_hidden_layers": 4, "layer_types": [_CONV, _FULL, _CONV, _CONV], "num_dense_layers": 1},
+            **{"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "routed_scaling_factor": 1.5},
+            **{"tie_word_embeddings": True, "norm_eps": 1e-2, "pad_token_id": None},
+        },
+    ),
     FamilyCase("qwen3_5", "qwen3_5_text", _QWEN_3_5),
     FamilyCase("qwen3_5_moe", "qwen3_5_moe_text", {**_QWEN_3_5, **_QWEN_3_5_EXPERTS, "linear_num_value_heads": 2}),
     FamilyCase("qwen3_next", "qwen3_next", {**_QWEN_3_5, **_QWEN_3_5_EXPERTS, "full_attention_interval": 2}),

@@ -266,6 +266,17 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
             ),
         ),
     ),
+    "lfm2_moe": FamilyKeys(
+        {
+            **{key: value for key, value in _DECODER.items() if key not in ("rms_norm_eps", "hidden_act")},
+            **{"vocab_size": 65_536, "hidden_size": 2048, "intermediate_size": 7168, "num_key_value_heads": 8},
+            **{"max_position_embeddings": 128_000, "norm_eps": 1e-5, "tie_word_embeddings": True, "conv_bias": False},
+            **{"conv_L_cache": 3, "layer_types": None, "num_dense_layers": 2, "moe_intermediate_size": 1792},
+            **{"num_experts": 32, "num_experts_per_tok": 4, "use_expert_bias": True, "routed_scaling_factor": 1.0},
+            "norm_topk_prob": True,
+        },
+        unused=(*_ROUTER, "tie_embedding", "theta", "rms_norm_eps", "hidden_act"),
+    ),
     "llama": FamilyKeys({**_DECODER, **_BIASES}, unused=("pretraining_tp",)),
     "ministral": FamilyKeys({**_MISTRAL, "sliding_window": 4096, "layer_types": None}),
     "ministral3": FamilyKeys(

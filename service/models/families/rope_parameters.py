@@ -72,7 +72,7 @@ FAMILY_ROPES: Mapping[str, FamilyRope] = {
     "glm": FamilyRope(partial=0.5, is_adjacent=True),
     "glm4": FamilyRope(partial=0.5, is_adjacent=True),
     "gpt_oss": FamilyRope(150_000.0, _GPT_OSS),
-    "lfm2": FamilyRope(1_000_000.0),
+    **dict.fromkeys(("lfm2", "lfm2_moe"), FamilyRope(1_000_000.0)),
     "ministral3": FamilyRope(parameters=_MINISTRAL_3, has_temperature=True),
     "mixtral": FamilyRope(1_000_000.0),
     "modernbert": FamilyRope(

@@ -122,6 +122,21 @@ def test_a_convolution_of_lfm2_that_is_none_is_refused_by_name(values, reason):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
+        ({"layer_types": None}, "layer_types is missing"),
+        ({"num_dense_layers": 5}, "num_dense_layers is 5, which must be from 0 to 4"),
+        ({"num_dense_layers": -1}, "num_dense_layers is -1"),
+        ({"num_experts_per_tok": 7}, "num_experts_per_tok = 7 is more than num_experts = 6"),
+        ({"routed_scaling_factor": 0}, "routed_scaling_factor is 0"),
+    ],
+)
+def test_experts_of_lfm2_that_are_none_are_refused_by_name(values, reason):
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("m", {**CONFIGS["lfm2_moe"], **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
         ({"linear_num_value_heads": 5}, "linear_num_value_heads = 5 is not a multiple of linear_num_key_heads = 2"),
         ({"linear_num_key_heads": 0}, "linear_num_key_heads is 0"),
         ({"linear_key_head_dim": -8}, "linear_key_head_dim is -8"),
