@@ -219,16 +219,16 @@ def _attention(attention: Attention, ours: str, theirs: str, embed: int, names: 
 def _short_convolution(
     state: ShortConvolution, ours: str, theirs: str, embed: int, names: TensorNames
 ) -> Iterator[WeightSpec]:
-    width, (projection,) = state.num_channels, names.state_in
+    width, (projection,), (convolution,) = state.num_channels, names.state_in, names.state_convolution
     source = TensorSource(f"{theirs}{projection}.weight", (3 * width, embed), (3, width, embed))
     yield WeightSpec(ours + "state_in", ("part", "channel", "embed"), (3, width, embed), (source,), num_in_axes=1)
-    source = TensorSource(f"{theirs}{names.state_convolution}.weight", (width, 1, state.width), (width, state.width))
+    source = TensorSource(f"{theirs}{convolution}.weight", (width, 1, state.width), (width, state.width))
     yield WeightSpec(ours + "taps", ("channel", "tap"), (width, state.width), (source,))
     yield _product(ours + "state_out", ("embed", "channel"), (embed, width), f"{theirs}{names.state_out}.weight")
     if state.has_bias:
         source = TensorSource(f"{theirs}{projection}.bias", (3 * width,), (3, width))
         yield WeightSpec(ours + "state_in_bias", ("part", "channel"), (3, width), (source,))
-        yield _plain(ours + "taps_bias", ("channel",), (width,), f"{theirs}{names.state_convolution}.bias")
+        yield _plain(ours + "taps_bias", ("channel",), (width,), f"{theirs}{convolution}.bias")
         yield _plain(ours + "state_out_bias", ("embed",), (embed,), f"{theirs}{names.state_out}.bias")
 
 
@@ -237,9 +237,14 @@ def _gated_delta(delta: GatedDelta, ours: str, theirs: str, embed: int, names: T
     own = (delta.key_dim, delta.key_dim, group * delta.value_dim)  # of a key head: its query, its key, its values
     convolved, results = delta.num_channels, delta.result_size
 
-    def parts(tensor: str, *inner: int, view: tuple[int, ...]) -> tuple[TensorSource, ...]:
-        """Return queries, keys and values of a tensor that has those of all heads after each other."""
-        ends = [heads * sum(own[: part + 1]) for part in range(len(own))]
+    def parts(tensors: tuple[str, ...], *inner: int, view: tuple[int, ...]) -> tuple[TensorSource, ...]:
+        """Return queries, keys and values of three tensors, or of one that has those of all heads after each other."""
+        if len(tensors) == len(own):
+            return tuple(
+                TensorSource(f"{theirs}{tensor}.weight", (heads * size, *inner), (heads, size, *view))
+                for tensor, size in zip(tensors, own, strict=True)
+            )
+        ends, tensor = [heads * sum(own[: part + 1]) for part in range(len(own))], f"{theirs}{tensors[0]}.weight"
         return tuple(
             TensorSource(tensor, (convolved, *inner), (heads, size, *view), rows=(end - heads * size, end))
             for size, end in zip(own, ends, strict=True)
@@ -250,9 +255,9 @@ def _gated_delta(delta: GatedDelta, ours: str, theirs: str, embed: int, names: T
         tensor = f"{theirs}{names.state_in[0]}.weight"
         sources: tuple[TensorSource, ...] = (TensorSource(tensor, (heads * rows, embed), (heads, rows, embed)),)
     else:
-        joined, gates = (f"{theirs}{name}.weight" for name in names.state_in)
-        gate = TensorSource(gates, (results, embed), (heads, group * delta.value_dim, embed))
-        sources = (*parts(joined, embed, view=(embed,)), gate)
+        *convolved_in, gates = names.state_in
+        gate = TensorSource(f"{theirs}{gates}.weight", (results, embed), (heads, group * delta.value_dim, embed))
+        sources = (*parts(tuple(convolved_in), embed, view=(embed,)), gate)
     axes, shape = ("key_head", "head_channel", "embed"), (heads, rows, embed)
     yield WeightSpec(ours + "state_in", axes, shape, sources, concat_axis=1, num_in_axes=1)
     per_tensor = 2 // len(names.state_gates) * group
@@ -262,7 +267,7 @@ def _gated_delta(delta: GatedDelta, ours: str, theirs: str, embed: int, names: T
     )
     # As a plain array: in 8 bits it would decay otherwise.
     yield WeightSpec(ours + "state_gates", axes, (heads, 2 * group, embed), sources, concat_axis=1)
-    taps = parts(f"{theirs}{names.state_convolution}.weight", 1, delta.width, view=(delta.width,))
+    taps = parts(names.state_convolution, 1, delta.width, view=(delta.width,))
     shape = (heads, delta.head_channels, delta.width)
     yield WeightSpec(ours + "taps", ("key_head", "head_channel", "tap"), shape, taps, concat_axis=1)
     for name, tensor in (("decay", names.state_decay), ("decay_bias", names.state_decay_bias)):
@@ -430,7 +435,9 @@ def _norm(
     if norm is None:
         return
     if norm.has_weight:
-        yield _plain(name, ("embed",), (size,), f"{theirs}{tensor}.weight")
+        also = tuple(f"{theirs}{other}.weight" for own, other in names.also if own == tensor)
+        source = TensorSource(f"{theirs}{tensor}.weight", (size,), (size,), also=also)
+        yield WeightSpec(name, ("embed",), (size,), (source,))
     if norm.has_bias:
         yield _plain(f"{name}_bias", ("embed",), (size,), f"{theirs}{tensor}.bias")
     if norm.gate_rank:

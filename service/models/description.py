@@ -134,6 +134,7 @@ class GatedDelta:
     value_dim: int  # of a head
     width: int  # taps of the convolution, the token's own included
     norm: Norm  # of what a head reads
+    most_share: float = 1.0  # of a correction; a token's share of it is between 0 and 1
 
     @property
     def group_size(self) -> int:
@@ -310,13 +311,15 @@ class TensorNames:
     per_layer_embed: str | None = None  # of the model, as are the two that follow
     per_layer_model_projection: str | None = None
     per_layer_norm: str | None = None
+    also: tuple[tuple[str, str], ...] = ()  # norms of a layer, and what some files call each
     norm_gates: tuple[tuple[str, str], ...] = ()  # norms, and the prefix of the two matrices of each one's gate
-    state_in: tuple[str, ...] = ()  # one tensor, or those of what is convolved and of the gates of results
+    # One tensor; or those of what is convolved and of the gates of results; or of queries, keys, values and gates.
+    state_in: tuple[str, ...] = ()
     state_gates: tuple[str, ...] = ()  # one tensor, or those of the shares and of the decays
     state_decay: str | None = None  # the whole name of the logarithms of the decays
     state_decay_bias: str | None = None  # the whole name
     state_norm: str | None = None
-    state_convolution: str | None = None
+    state_convolution: tuple[str, ...] = ()  # one tensor, or those of queries, keys and values
     state_out: str | None = None
     memory_norm: str | None = None
     memory_qkv: tuple[str, ...] = ()

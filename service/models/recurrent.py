@@ -88,6 +88,8 @@ class StepState:
         convolved, gates = rows[:, :, : description.head_channels], rows[:, :, description.head_channels :]
         decay, bias = (weights[name].array.astype(jnp.float32) for name in ("decay", "decay_bias"))
         shares = jax.nn.sigmoid(numbers[:, :, :group])
+        if description.most_share != 1:
+            shares = shares * description.most_share
         decays = -jnp.exp(decay)[None] * jax.nn.softplus(numbers[:, :, group:] + bias[None])
         taps = weights["taps"].array.reshape(description.num_channels, -1)
 

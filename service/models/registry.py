@@ -37,6 +37,7 @@ FAMILIES = {
     "mixtral": "mixtral",
     "olmo2": "olmo2",
     "olmo3": "olmo2",
+    "olmo_hybrid": "olmo_hybrid",
     "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
@@ -68,7 +69,6 @@ REFUSED = {
     "kimi_linear": "its states decay by channel and its attention caches one latent vector for all heads",
     "lfm3": "it has windows and gates between its convolutions that are not read yet; LFM2 is served",
     "llama4": "its attention sees chunks of positions",
-    "olmo_hybrid": "its heads' corrections of up to 2 and its own names of tensors are not read yet",
 }
 
 

@@ -100,6 +100,7 @@ CASES = [
     pytest.param("qwen3_5_moe", np.dtype(np.int8), marks=pytest.mark.grid),
     pytest.param("lfm2_bias", np.dtype(np.int8), marks=pytest.mark.grid),
     pytest.param("lfm2_moe", None, marks=pytest.mark.grid),
+    pytest.param("olmo_hybrid", None, marks=pytest.mark.grid),
 ]
 
 

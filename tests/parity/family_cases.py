@@ -13,7 +13,7 @@ from tests.parity.cases import NUM_TOKENS, Case
 
 WINDOW = 8  # tokens; less than a fifth of the text
 CONSTANTS = {"act_fn.beta": 0.5, "act_fn.eps": -1e-6}  # of xIELU
-_FULL, _SLIDING, _CONV = "full_attention", "sliding_attention", "conv"
+_FULL, _SLIDING, _CONV, _LINEAR = "full_attention", "sliding_attention", "conv", "linear_attention"
 _GEMMA = {"head_dim": 16, "tie_word_embeddings": True, "hidden_act": None}
 _GEMMA_4 = {
     **{"head_dim": 16, "sliding_window": WINDOW, "tie_word_embeddings": True, "hidden_size_per_layer_input": 0},
@@ -77,6 +77,10 @@ _QWEN_3_5 = {
 _QWEN_3_5_EXPERTS = {
     **{"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
     "shared_expert_intermediate_size": 20,
+}
+_OLMO_HYBRID = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12},
+    **{"linear_conv_kernel_dim": 3, "pad_token_id": None},
 }
 
 
@@ -233,6 +237,12 @@ FAMILY_CASES = (
     FamilyCase("qwen3_next", "qwen3_next", {**_QWEN_3_5, **_QWEN_3_5_EXPERTS, "full_attention_interval": 2}),
     FamilyCase("olmo2", "olmo2", {"pad_token_id": None}),
     FamilyCase("olmo3", "olmo3", {"num_hidden_layers": 4, "sliding_window": WINDOW, "pad_token_id": None}),
+    FamilyCase("olmo_hybrid", "olmo_hybrid", {**_OLMO_HYBRID, "rope_parameters": {"rope_theta": None}}),
+    FamilyCase(
+        "olmo_hybrid_rope",
+        "olmo_hybrid",
+        {**_OLMO_HYBRID, "layer_types": [_FULL, _LINEAR, _LINEAR], "linear_num_value_heads": 2, "attention_bias": True},
+    ),
     FamilyCase("granite", "granite", _GRANITE),
     FamilyCase("granite_moe", "granitemoe", {**_GRANITE, "num_local_experts": 6, "num_experts_per_tok": 3}),
     FamilyCase("granite_4", "granitemoehybrid", {**_GRANITE_4, "position_embedding_type": "rope"}),

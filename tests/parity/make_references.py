@@ -59,7 +59,24 @@ def family_tensors(case: FamilyCase, model: transformers.PreTrainedModel) -> dic
         shapes = {name: value.shape for name, value in load_file(f"{folder}/model.safetensors").items()}
     if "quantization_config" in case.config:
         shapes = packed_shapes(shapes)
+    if case.model_type == "olmo_hybrid":
+        shapes = published_shapes(shapes)
     return {name: draw(case.model_type, name, shape) for name, shape in shapes.items()}
+
+
+def published_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of OLMo Hybrid as they are published.
+
+    transformers 5.24 saves the channels of the convolutions in three equal parts, and the norm after attention under
+    the name of another.
+    """
+    own = {name: shapes[name.replace("_conv1d", "_proj")][:1] for name in shapes if "_conv1d" in name}
+    wide = {name: (*own[name], *shape[1:]) if name in own else shape for name, shape in shapes.items()}
+    attending = {name.partition(".self_attn.")[0] for name in shapes if ".self_attn." in name}
+    others = {
+        f"{layer}.feedforward_layer_norm.weight": f"{layer}.post_attention_layernorm.weight" for layer in attending
+    }
+    return {others.get(name, name): shape for name, shape in wide.items()}
 
 
 def packed_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

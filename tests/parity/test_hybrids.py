@@ -18,6 +18,7 @@ from service.models.decoder import Decoder
 from service.models.registry import read_config
 from service.weights.assembly import assemble_weights
 from service.weights.headers import check_tensors
+from service.weights.names import resolve
 from tests.models.whole_step import WholeStep
 from tests.parity.family_cases import FAMILY_CASES
 from tests.parity.test_reference_logits import in_one_chunk
@@ -64,6 +65,23 @@ def test_a_tensor_without_which_a_state_is_nothing_is_missed_by_name(tensor):
     tensors = {name: array for name, array in case.tensors().items() if not name.endswith(f"0.{tensor}")}
     with pytest.raises(MalformedCheckpoint, match=tensor.replace(".", r"\.")):
         check_tensors("test", specs_of(case.hub_config), shapes_of(tensors))
+
+
+def test_the_norms_of_olmo_hybrid_are_found_under_the_names_that_transformers_saves_and_has_in_memory():
+    case = case_of("olmo_hybrid")
+    specs, names = specs_of(case.hub_config), list(case.tensors())
+    saved = [name.replace("2.post_attention_layernorm", "2.feedforward_layer_norm") for name in names]
+    in_memory = [
+        name.replace("feedforward_layer_norm", "post_attention_layernorm").replace(
+            "attention_layer_norm", "input_layernorm"
+        )
+        for name in names
+    ]
+    for stored in (names, saved, in_memory):
+        found = resolve("test", specs, {"file": stored})
+        assert not found.copies
+        assert not found.left_out
+        assert {own: tensor.name for own, tensor in found.tensors.items()} == dict(zip(names, stored, strict=True))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

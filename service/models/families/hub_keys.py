@@ -316,6 +316,16 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
     ),
     "olmo2": FamilyKeys(_OLMO),
     "olmo3": FamilyKeys({**_OLMO, "sliding_window": 4096, "layer_types": None}),
+    "olmo_hybrid": FamilyKeys(
+        {
+            **_DECODER,
+            **{"vocab_size": 100_352, "hidden_size": 3840, "num_attention_heads": 30, "attention_bias": False},
+            **{"max_position_embeddings": 65_536, "layer_types": None, "linear_conv_kernel_dim": 4},
+            **{"linear_num_key_heads": None, "linear_num_value_heads": None, "linear_key_head_dim": None},
+            **{"linear_value_head_dim": None, "linear_allow_neg_eigval": True},
+        },
+        unused=("linear_a_log_*", "linear_dt_*"),
+    ),
     "phi3": FamilyKeys(
         {
             **_DECODER,

@@ -32,7 +32,7 @@ NAMES = replace(
     QK_NORM_NAMES,
     state_in=("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
     state_gates=("linear_attn.in_proj_b", "linear_attn.in_proj_a"),
-    state_convolution="linear_attn.conv1d",
+    state_convolution=("linear_attn.conv1d",),
     state_decay="linear_attn.A_log",
     state_decay_bias="linear_attn.dt_bias",
     state_norm="linear_attn.norm",

@@ -155,6 +155,20 @@ def test_heads_of_qwen_3_5_that_contradict_each_other_are_refused_by_name(values
         read_config("m", {**case.hub_config, **values})
 
 
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"linear_num_value_heads": 5}, "linear_num_value_heads = 5 is not a multiple of linear_num_key_heads = 2"),
+        ({"layer_types": ["linear_attention"] * 3}, "names no full_attention"),
+        ({"linear_conv_kernel_dim": 1}, "keeps no state"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not served"),
+    ],
+)
+def test_heads_of_olmo_hybrid_that_contradict_each_other_are_refused_by_name(values, reason):
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("m", {**CONFIGS["olmo_hybrid"], **values})
+
+
 def test_states_are_kept_in_float32_whatever_a_file_says(caplog):
     case = next(case for case in FAMILY_CASES if case.name == "qwen3_5")
     config = read_config("m", {**case.hub_config, "mamba_ssm_dtype": "bfloat16"})
