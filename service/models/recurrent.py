@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, Float
 from service.kernels.paging import Paging, Regions
 from service.kernels.states.convolution import convolve
 from service.kernels.states.delta import Tokens, run_delta
-from service.models.description import GatedDelta, ShortConvolution
+from service.models.description import GatedDelta, ShortConvolution, State, StateSpace
 from service.models.interface import Cache
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
@@ -19,7 +19,7 @@ from service.models.norm import normalized
 UNIT_EPS = 1e-6  # in the length of a query or a key. Source: transformers `modeling_qwen3_5.py` (l2norm)
 
 
-def initial_state(description: ShortConvolution | GatedDelta, num_slots: int, dtype: DTypeLike) -> Cache:
+def initial_state(description: State, num_slots: int, dtype: DTypeLike) -> Cache:
     """Return the empty slots of a layer.
 
     Args:
@@ -30,7 +30,10 @@ def initial_state(description: ShortConvolution | GatedDelta, num_slots: int, dt
     last_inputs = jnp.zeros((description.width - 1, num_slots, description.num_channels), dtype)
     if isinstance(description, ShortConvolution):
         return last_inputs
-    heads = (description.num_key_heads, description.group_size, description.key_dim, description.value_dim)
+    if isinstance(description, StateSpace):
+        heads = (description.num_groups, description.group_size, description.head_dim, description.state_dim)
+    else:
+        heads = (description.num_key_heads, description.group_size, description.key_dim, description.value_dim)
     return jnp.zeros((num_slots, *heads), jnp.float32), last_inputs
 
 
