@@ -3,6 +3,7 @@
 Source: transformers `models/llama/modeling_llama.py` (a linear layer stores [out, in]).
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from service.models.description import (
     FeedForward,
     GatedDelta,
     ImageEncoder,
+    Latent,
     Layer,
     Merger,
     Norm,
@@ -23,13 +25,14 @@ from service.models.description import (
     PerLayerEmbeddings,
     ShortConvolution,
     SpeechEncoder,
+    StateSpace,
     TensorNames,
 )
 from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 # In a narrower type a bias of the router would choose other experts, and a decay would add up to another one.
-ALWAYS_WIDE = (".router_bias", ".decay", ".decay_bias")
+ALWAYS_WIDE = (".router_bias", ".decay", ".decay_bias", ".skip")
 
 
 def decoder_weight_specs(
@@ -182,6 +185,8 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
             yield from _short_convolution(convolution, ours, theirs, embed, names)
         case GatedDelta() as delta:
             yield from _gated_delta(delta, ours, theirs, embed, names)
+        case StateSpace() as space:
+            yield from _state_space(space, ours, theirs, embed, names)
         case None:
             pass
     yield from norm(layer.attention_post_norm, "attention_post_norm", names.attention_post_norm)
@@ -191,7 +196,7 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
     yield from norm(layer.mlp_norm, "mlp_norm", names.mlp_norm)
     if isinstance(layer.feed_forward, Experts):
         yield from _experts(layer.feed_forward, ours, theirs, embed, names)
-    else:
+    elif layer.feed_forward is not None:
         yield from _feed_forward(layer.feed_forward, ours, theirs, embed, names)
     if layer.beside is not None:
         yield from norm(layer.beside.feed_forward_post_norm, "feed_forward_post_norm", names.feed_forward_post_norm)
@@ -290,6 +295,64 @@ def _gated_delta(delta: GatedDelta, ours: str, theirs: str, embed: int, names: T
         yield WeightSpec(ours + name, ("key_head", "group"), (heads, group), (source,), is_finite=True)
     yield _plain(ours + "state_norm", ("value_dim",), (delta.value_dim,), f"{theirs}{names.state_norm}.weight")
     yield _product(ours + "state_out", ("embed", "heads"), (embed, results), f"{theirs}{names.state_out}.weight")
+
+
+def _state_space(space: StateSpace, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+    groups, width, dim = space.num_groups, space.group_width, space.state_dim
+    (projection,), (convolution,) = names.state_in, names.state_convolution
+    # Of a tensor: the gates, the values, B and C, each of all groups, and the steps of the heads.
+    sizes = (groups * width, groups * width, groups * dim, groups * dim, space.num_heads)
+    ends = [sum(sizes[: part + 1]) for part in range(len(sizes))]
+    gates, values, writes, reads, steps = zip(sizes, ends, strict=True)
+
+    def parts(
+        tensor: str, total: int, begin: int, *each: tuple[int, int], inner: tuple[int, ...] = ()
+    ) -> tuple[TensorSource, ...]:
+        """Return rows of a tensor whose first row is one of the projection's, group by group."""
+        return tuple(
+            TensorSource(
+                tensor,
+                (total, *inner),
+                (groups, size // groups, *(inner[-1:])),
+                rows=(end - size - begin, end - begin),
+            )
+            for size, end in each
+        )
+
+    rows, by_group = space.group_channels + width, ("key_head", "head_channel")
+    weight, bias = f"{theirs}{projection}.weight", f"{theirs}{projection}.bias"
+    of_rows, of_steps = (values, writes, reads, gates), ((groups, space.group_size), ("key_head", "group"))
+    sources = parts(weight, ends[-1], 0, *of_rows, inner=(embed,))
+    axes, shape = (*by_group, "embed"), (groups, rows, embed)
+    yield WeightSpec(ours + "state_in", axes, shape, sources, concat_axis=1, num_in_axes=1)
+    # As a plain array: in 8 bits it would decay otherwise.
+    sources = parts(weight, ends[-1], 0, steps, inner=(embed,))
+    yield WeightSpec(ours + "state_steps", (*of_steps[1], "embed"), (*of_steps[0], embed), sources)
+    if space.has_bias:
+        sources = parts(bias, ends[-1], 0, *of_rows)
+        yield WeightSpec(ours + "state_in_bias", by_group, (groups, rows), sources, concat_axis=1)
+        yield WeightSpec(ours + "state_steps_bias", of_steps[1], of_steps[0], parts(bias, ends[-1], 0, steps))
+    convolved, taps = (values, writes, reads), (groups, space.group_channels, space.width)
+    tensor, channels, begin = f"{theirs}{convolution}", space.num_channels, sizes[0]
+    sources = parts(f"{tensor}.weight", channels, begin, *convolved, inner=(1, space.width))
+    yield WeightSpec(ours + "taps", (*by_group, "tap"), taps, sources, concat_axis=1)
+    if space.has_taps_bias:
+        sources = parts(f"{tensor}.bias", channels, begin, *convolved)
+        yield WeightSpec(ours + "taps_bias", by_group, taps[:2], sources, concat_axis=1)
+    for name, stored in (
+        ("decay", names.state_decay),
+        ("decay_bias", names.state_decay_bias),
+        ("skip", names.state_skip),
+    ):
+        source = TensorSource(f"{theirs}{stored}", (space.num_heads,), of_steps[0])
+        yield WeightSpec(ours + name, of_steps[1], of_steps[0], (source,), is_finite=True)
+    if space.norm is not None:
+        source = TensorSource(f"{theirs}{names.state_norm}.weight", (space.result_size,), (groups, width))
+        yield WeightSpec(ours + "state_norm", ("key_head", "group_channel"), (groups, width), (source,))
+    out = f"{theirs}{names.state_out}"
+    yield _product(ours + "state_out", ("embed", "heads"), (embed, space.result_size), f"{out}.weight")
+    if space.has_output_bias:
+        yield _plain(ours + "state_out_bias", ("embed",), (embed,), f"{out}.bias")
 
 
 def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNames, embed: int | None) -> WeightSpec:
@@ -392,31 +455,32 @@ def _feed_forward(
 
 
 def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
-    number, mlp = experts.num_experts, experts.expert.size
+    number, mlp, hidden = experts.num_experts, experts.expert.size, embed
     # As a plain array: in 8 bits a router would choose other experts.
     yield _plain(ours + "router", ("expert", "embed"), (number, embed), f"{theirs}{names.router}.weight")
     if experts.router_norm is not None:
         yield _plain(ours + "router_norm", ("embed",), (embed,), f"{theirs}{names.router_norm}")
     if experts.has_expert_scales:
         yield _plain(ours + "expert_scales", ("expert",), (number,), f"{theirs}{names.expert_scales}")
+    if experts.latent is not None:
+        yield from _latent_projections(experts.latent, ours, theirs, embed, names)
+        embed = experts.latent.size
     if experts.bias is not None:
         bias_tensor = names.router_bias or f"{names.router}.bias"
         yield _plain(ours + "router_bias", ("expert",), (number,), f"{theirs}{bias_tensor}")
-    of_each, is_transposed = 2 // len(names.expert_gate_up), names.has_transposed_experts
-    up_axes, up_shape = ("expert", "gate_up", "mlp"), (number, 2, mlp)
-    if experts.is_interleaved:
-        up_axes, up_shape = ("expert", "mlp", "gate_up"), (number, mlp, 2)
+    is_transposed = names.has_transposed_experts
+    up_axes, up_shape, part = _shape_up(experts, 2 // len(names.expert_gate_up))
     up = tuple(
         TensorSource(
             f"{theirs}{name}",
-            (*stack, of_each * mlp, embed),
-            (*(stack or (1,)), *((mlp, 2) if experts.is_interleaved else (of_each, mlp)), embed),
+            (*stack, math.prod(part), embed),
+            (*(stack or (1,)), *part, embed),
             is_transposed=is_transposed,
         )
         for name, stack in _each_expert(names.expert_gate_up, number)
     )
     concat_axis = 1 if len(up) == 2 and number > 1 else 0
-    gate_up = ours + "expert_gate_up"
+    gate_up = ours + ("expert_gate_up" if experts.expert.is_gated else "expert_up")
     yield WeightSpec(gate_up, (*up_axes, "embed"), (*up_shape, embed), up, concat_axis, num_in_axes=1)
     downs = tuple(
         TensorSource(
@@ -431,9 +495,35 @@ def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: Tensor
         yield WeightSpec(f"{gate_up}_bias", up_axes, up_shape, (bias,))
         yield _plain(f"{down}_bias", ("expert", "embed"), (number, embed), f"{theirs}{names.expert_down}_bias")
     if experts.shared is not None:
-        yield from _feed_forward(experts.shared, ours, theirs, embed, names)
+        if names.shared_down is not None:
+            names = replace(names, gate_up=names.shared_gate_up, down=names.shared_down)
+        yield from _feed_forward(experts.shared, ours, theirs, hidden, names)
     if experts.has_shared_gate:
-        yield _plain(ours + "shared_gate", ("one", "embed"), (1, embed), f"{theirs}{names.shared_gate}.weight")
+        yield _plain(ours + "shared_gate", ("one", "embed"), (1, hidden), f"{theirs}{names.shared_gate}.weight")
+
+
+def _shape_up(experts: Experts, num_parts: int) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the axes of the experts' projections up and their sizes, but for the last, and the part of one tensor.
+
+    Args:
+        experts: their description.
+        num_parts: how many of the gate and what it multiplies a tensor has.
+    """
+    number, mlp = experts.num_experts, experts.expert.size
+    if not experts.expert.is_gated:
+        return ("expert", "mlp"), (number, mlp), (mlp,)
+    if experts.is_interleaved:
+        return ("expert", "mlp", "gate_up"), (number, mlp, 2), (mlp, 2)
+    return ("expert", "gate_up", "mlp"), (number, 2, mlp), (num_parts, mlp)
+
+
+def _latent_projections(latent: Latent, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+    size, (first, second) = latent.size, (f"{theirs}{name}" for name in names.latent)
+    yield _product(ours + "latent_in", ("latent", "embed"), (size, embed), f"{first}.weight")
+    yield _product(ours + "latent_out", ("embed", "latent"), (embed, size), f"{second}.weight")
+    if latent.has_bias:
+        yield _plain(ours + "latent_in_bias", ("latent",), (size,), f"{first}.bias")
+        yield _plain(ours + "latent_out_bias", ("embed",), (embed,), f"{second}.bias")
 
 
 def _each_expert(names: tuple[str, ...], number: int) -> Iterator[tuple[str, tuple[int, ...]]]:

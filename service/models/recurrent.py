@@ -16,7 +16,7 @@ from service.kernels.paging import Paging, Regions
 from service.kernels.states.convolution import convolve
 from service.kernels.states.delta import Tokens, run_delta
 from service.kernels.states.native import native_convolve, native_delta
-from service.models.description import GatedDelta, ShortConvolution
+from service.models.description import GatedDelta, ShortConvolution, State, StateSpace
 from service.models.interface import Cache
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
@@ -29,9 +29,7 @@ UNIT_EPS = 1e-6  # in the length of a query or a key. Source: transformers `mode
 MATRICES, LAST_INPUTS = ("slot", "key_head", "group", "key_dim", "value_dim"), ("earlier", "slot", "state_channel")
 
 
-def initial_state(
-    description: ShortConvolution | GatedDelta, num_slots: int, dtype: DTypeLike, mesh: DeviceMesh | None
-) -> Cache:
+def initial_state(description: State, num_slots: int, dtype: DTypeLike, mesh: DeviceMesh | None) -> Cache:
     """Return the empty slots of a layer, which on a CPU occupy memory from when they are written.
 
     Args:
@@ -44,17 +42,20 @@ def initial_state(
     last_inputs = zeros((description.width - 1, num_slots, description.num_channels), dtype)
     if isinstance(description, ShortConvolution):
         return last_inputs
-    heads = (description.num_key_heads, description.group_size, description.key_dim, description.value_dim)
+    if isinstance(description, StateSpace):
+        heads = (description.num_groups, description.group_size, description.head_dim, description.state_dim)
+    else:
+        heads = (description.num_key_heads, description.group_size, description.key_dim, description.value_dim)
     return zeros((num_slots, *heads), jnp.float32), last_inputs
 
 
-def state_shardings(description: ShortConvolution | GatedDelta, mesh: DeviceMesh) -> Cache:
+def state_shardings(description: State, mesh: DeviceMesh) -> Cache:
     """Return the shardings of the slots of a layer, on several devices."""
     specs = _state_partitions(description)
     return jax.tree.map(lambda spec: NamedSharding(mesh.named, spec), specs)
 
 
-def _state_partitions(description: ShortConvolution | GatedDelta) -> Cache:
+def _state_partitions(description: State) -> Cache:
     inputs = _partition(LAST_INPUTS)
     return inputs if isinstance(description, ShortConvolution) else (_partition(MATRICES), inputs)
 
@@ -121,7 +122,7 @@ class StepState:
         if description.most_share != 1:
             shares = shares * description.most_share
         decays = -jnp.exp(decay)[None] * jax.nn.softplus(numbers[:, :, group:] + bias[None])
-        is_in_turn = self.multiply.mesh is None or self.multiply.mesh.platform == "cpu"
+        is_in_turn = self.multiply.mesh is None or self.multiply.mesh.is_host
 
         def run(own: Arrays, weights: Arrays, cache: Cache, paging: Paging) -> tuple[Array, Cache]:
             (states, last_inputs), (convolved, decays, shares) = cache, own

@@ -143,7 +143,11 @@ _QWEN_3_5_WHOLE = FamilyKeys(
     unused=("text_config", "vision_config", "image_token_id", "video_token_id", "vision_*_token_id"),
 )
 _ROUTER = ("router_aux_loss_coef", "router_jitter_noise", "output_router_logits")
-_MAMBA = ("mamba_*", "time_step_*", "normalization_function", "init_method", "num_experts_per_tok", "intermediate_size")
+_MAMBA = {
+    **{"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_head": None, "mamba_d_conv": 4},
+    **{"mamba_expand": 2, "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": None},
+}
+_MAMBA_UNUSED = ("mamba_chunk_size", "mamba_dt_*", "time_step_*", "normalization_function", "init_method")
 
 # By the model_type of a file, or of a part of one.
 FAMILY_KEYS: Mapping[str, FamilyKeys] = {
@@ -155,12 +159,34 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         },
         unused=("mlp_bias", "post_norm", "qk_norm"),
     ),
+    "bamba": FamilyKeys(
+        {
+            **_DECODER,
+            **_BIASES,
+            **{"vocab_size": 128_000, "intermediate_size": 14_336, "num_key_value_heads": 8, "rms_norm_eps": 1e-5},
+            **{"max_position_embeddings": 262_144, "attn_layer_indices": None, **_MAMBA},
+        },
+        unused=(*_MAMBA_UNUSED, "num_logits_to_keep", "z_loss_coefficient", "layers_block_type", "layer_types"),
+    ),
     "exaone4": FamilyKeys(
         {
             **_DECODER,
             **{"vocab_size": 102_400, "intermediate_size": 16_384, "num_key_value_heads": 32, "rms_norm_eps": 1e-5},
             **{"sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": None},
         }
+    ),
+    "falcon_h1": FamilyKeys(
+        {
+            **_DECODER,
+            **_BIASES,
+            **_MAMBA,
+            **{"vocab_size": 128_000, "intermediate_size": 14_336, "num_key_value_heads": 8, "rms_norm_eps": 1e-5},
+            **{"max_position_embeddings": 8192, "mamba_d_ssm": 1024, "mamba_norm_before_gate": True},
+            **{"mamba_rms_norm": False, "projectors_bias": False, "lm_head_multiplier": 1.0, "key_multiplier": 1.0},
+            **{"embedding_multiplier": 1.0, "mlp_multipliers": None, "ssm_multipliers": None, "ssm_in_multiplier": 1.0},
+            **{"ssm_out_multiplier": 1.0, "attention_in_multiplier": 1.0, "attention_out_multiplier": 1.0},
+        },
+        unused=(*_MAMBA_UNUSED, "num_logits_to_keep", "layers_block_type", "layer_types", "mamba_use_mlp"),
     ),
     "gemma": FamilyKeys(
         {
@@ -230,10 +256,10 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         {
             **_GRANITE,
             **{"num_local_experts": 8, "shared_intermediate_size": 1024, "position_embedding_type": None},
-            "layer_types": None,
+            **{"layer_types": None, "num_experts_per_tok": 2, **_MAMBA},
         },
         {"layers_block_type": "layer_types"},
-        unused=(*_ROUTER, *_MAMBA),
+        unused=(*_ROUTER, *_MAMBA_UNUSED),
     ),
     "idefics3": _IDEFICS,
     "idefics3_vision": _IDEFICS_VISION,
@@ -313,6 +339,26 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
             *("decoder_bias", "deterministic_flash_attn", "reference_compile", "repad_logits_with_grad"),
             *("sparse_pred*", "embedding_dropout", "tie_word_embeddings", "layer_norm_eps", "position_embedding_type"),
             *("gradient_checkpointing",),
+        ),
+    ),
+    "nemotron_h": FamilyKeys(
+        {
+            **{key: value for key, value in _DECODER.items() if key not in ("rms_norm_eps", "hidden_act")},
+            **{"vocab_size": 131_072, "intermediate_size": 21_504, "num_key_value_heads": 8, "head_dim": 128},
+            **{"max_position_embeddings": 4096, "layer_norm_epsilon": 1e-5, "layers_block_type": None},
+            **{"hybrid_override_pattern": None, "mlp_hidden_act": "relu2", "mlp_bias": False, "use_bias": False},
+            **{"mamba_num_heads": 128, "mamba_head_dim": 64, "mamba_hidden_act": "silu", "n_groups": 8},
+            **{"ssm_state_size": 128, "conv_kernel": 4, "use_conv_bias": True, "time_step_min": 0.001},
+            **{"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 7688},
+            **{"moe_shared_expert_intermediate_size": 7688, "moe_latent_size": None, "routed_scaling_factor": 1.0},
+            **{"n_group": 1, "topk_group": 1, "norm_topk_prob": True},
+        },
+        {"layer_types": "layers_block_type", "num_local_experts": "n_routed_experts"},
+        unused=(
+            *(*_ROUTER, *_MAMBA_UNUSED, "mamba_*", "chunk_size", "expand", "num_logits_to_keep", "use_mamba_kernels"),
+            *("attention_bias", "sliding_window", "num_hidden_layers", "n_shared_experts", "moe_shared_expert_overlap"),
+            *("mtp_*", "num_nextn_predict_layers", "residual_in_fp32", "rescale_prenorm_residual", "hidden_act"),
+            *("rms_norm_eps", "norm_eps"),
         ),
     ),
     "olmo2": FamilyKeys(_OLMO),
