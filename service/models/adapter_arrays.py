@@ -85,9 +85,10 @@ def slot_arrays(
         own = len(first)
         a[part, :own] = first
         rows = second if source.rows is None else second[slice(*source.rows)]
-        of_view = rows.T.reshape(own, *source.view[:-1])
+        shape = [own, *source.view[:-1]]
         if source.copies > 1:  # along the last axis before the one along which tensors are joined
-            of_view = np.repeat(of_view, source.copies, axis=spec.concat_axis)
+            shape[spec.concat_axis] //= source.copies
+        of_view = np.repeat(rows.T.reshape(shape), source.copies, axis=spec.concat_axis)
         place = (slice(own), *(slice(None),) * spec.concat_axis, slice(begin, end))
         b[place] = of_view.reshape(b[place].shape)
     return a, b
