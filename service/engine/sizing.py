@@ -215,6 +215,13 @@ def _num_running(model: ModelSize, free_bytes: int, usual_bytes: int, max_num_se
     return max(1, min(free_bytes // (usual_bytes + STATES_PER_SLOT * model.state_bytes), max_num_seqs))
 
 
+def sequences_with_states(shapes: EngineShapes) -> int:
+    """Return how many sequences can run at the same time, of a model whose layers keep states."""
+    assert shapes.states is not None, "asked of a model whose layers keep states"
+    snapshots = shapes.num_pages * shapes.page_size // shapes.states.interval
+    return min((shapes.states.num_states - snapshots) // STATES_PER_SLOT, shapes.num_slots)
+
+
 def _state_interval(model: ModelSize, row_tokens: int) -> int:
     """Return after how many positions of a long prompt its state is kept: it takes a part of the pages' bytes."""
     kv_bytes = model.kv_bytes_per_token + sum(size for _, size in model.window_bytes_per_token)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from service.engine.shapes import RowShapes, step_pages, window_pages
-from service.engine.sizing import ModelSize, engine_bytes, fit_engine
+from service.engine.sizing import ModelSize, engine_bytes, fit_engine, sequences_with_states
 from service.errors import DoesNotFit, SettingsError
 
 MODEL = ModelSize(context_len=4096, vocab_size=1000, weights_bytes=1_000_000_000, kv_bytes_per_token=10_000)
@@ -163,6 +163,7 @@ def test_of_states_that_do_not_fit_for_all_sequences_there_are_as_many_as_fit():
     shapes = fit(1_900_000_000, STATES)
     assert shapes.states is not None
     assert 2 <= shapes.states.num_states < 2 * shapes.num_slots
+    assert 1 <= sequences_with_states(shapes) < shapes.num_slots == sequences_with_states(fit(8_000_000_000, STATES))
     assert engine_bytes(STATES, shapes) <= 1_900_000_000
     with pytest.raises(DoesNotFit):
         fit(1_900_000_000, replace(MODEL, state_bytes=600_000_000))

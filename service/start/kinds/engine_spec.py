@@ -18,7 +18,7 @@ from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh
 from service.device.native.library import native_code
 from service.engine.shapes import EngineShapes, MemoryShapes, RowShapes
-from service.engine.sizing import ModelSize, engine_bytes, fit_engine
+from service.engine.sizing import ModelSize, engine_bytes, fit_engine, sequences_with_states
 from service.engine.steps.keys import (
     ProgramKey,
     attention_keys,
@@ -148,7 +148,7 @@ class EngineSpec(ModelSpec):
         if shapes.windows:
             sizes |= {"kv_tokens": shapes.kv_tokens}
         if shapes.states is not None:
-            sizes |= {"states": shapes.states.num_states}
+            sizes |= {"states": shapes.states.num_states, "sequences_with_states": sequences_with_states(shapes)}
         return {**sizes, **self.number_formats}
 
     @override
