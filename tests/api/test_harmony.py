@@ -1,5 +1,6 @@
 """gpt-oss over the API: channels become reasoning, content and calls on each route, and go back to its template."""
 
+import numpy as np
 import pytest
 
 from service.engine.request import FinishReason
@@ -91,6 +92,27 @@ async def test_a_call_is_a_call_on_each_route(choice):
     tool = {"name": "f", "input_schema": {"type": "object"}}
     message = await answer_of(service_of(THINKING + CALLED), "/v1/messages", tools=[tool], max_tokens=100)
     assert message["content"][-1]["input"] == {"a": "ü"}
+
+
+@pytest.mark.parametrize("tools", [{}, {"tools": TOOLS}], ids=["no tools", "tools"])
+@pytest.mark.parametrize("header", ["<|channel|>final", "<|channel|>final <|constrain|>json"])
+async def test_a_schema_holds_the_body_of_the_final_message(header, tools):
+    text = f'{THINKING}{header}<|message|>{{"a": 1}}'
+    service = service_of(text)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]} | {
+        "additionalProperties": False
+    }
+    stated = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    message = (await answer_of(service, response_format=stated, stop=["zz"], **tools))["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("We add.", '{"a": 1}')
+    constraint = service.engine.last.request.constraint
+    *body, last = HARMONY.encode(text, add_special_tokens=False)
+    for token_id in body:
+        constraint.accept(token_id)
+    words = np.zeros((HARMONY.vocab_size + 31) // 32, np.uint32)
+    constraint.fill_mask(words)
+    assert words[last // 32] >> last % 32 & 1
+    assert not any(words[i // 32] >> i % 32 & 1 for i in service.readiness.model.stop_ids)
 
 
 async def test_an_answer_that_was_cut_in_a_header_shows_no_mark():

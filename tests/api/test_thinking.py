@@ -7,7 +7,7 @@ from tokenizers import AddedToken
 from service.engine.request import FinishReason
 from service.text.chat_template import ChatTemplate
 from service.text.tokenizer import Tokenizer
-from tests.api.scripted_engine import MODEL, TOKENIZER, Service, tokens
+from tests.api.scripted_engine import END, MODEL, TOKENIZER, Service, tokens
 from tests.api.test_chat import events
 from tests.api.test_responses import create, events_of
 from tests.api.test_tools import ONE, TOOLS
@@ -84,9 +84,39 @@ JSON = {"response_format": {"type": "json_object"}}
 CONTINUED = {"continue_final_message": True, "add_generation_prompt": False}
 
 
-async def test_an_answer_that_a_grammar_holds_from_its_beginning_is_not_thinking():
-    message = await message_of(service_of('{"a": 1}', "open"), **JSON)  # the closing tag is several tokens
-    assert ("reasoning" in message, message["content"]) == (False, '{"a": 1}')
+def accept_all(service, text):
+    """Hold that the grammar of the last request takes a text, and that the text may end there."""
+    matcher = service.engine.last.request.constraint
+    for token_id in tokens(text):
+        matcher.accept(token_id)
+    words = np.zeros((TOKENIZER.vocab_size + 31) // 32, np.uint32)
+    matcher.fill_mask(words)
+    assert words[END // 32] >> END % 32 & 1
+
+
+@pytest.mark.parametrize("tools", [[], TOOLS], ids=["no tools", "tools"])
+@pytest.mark.parametrize("template", ["open", "closed", "closed, unused"])
+async def test_a_schema_holds_what_follows_thinking_whose_tags_are_text(template, tools):
+    before = {"open": "Hm. {\n</think>\n\n", "closed": "<think>\nHm. {\n</think>\n\n"}.get(template, "")
+    service = service_of(before + '{"a": 1}', template.partition(",")[0])
+    message = await message_of(service, **JSON, **({"tools": tools} if tools else {}), stop=["x"])
+    assert (message.get("reasoning"), message["content"]) == ("Hm. {" if before else None, '{"a": 1}')
+    accept_all(service, before + '{"a": 1}')
+
+
+async def test_a_stop_string_ends_a_schema_behind_thinking_only_where_it_may_end():
+    service = service_of('Hm.</think>{"a": 1}', "open")
+    message = await message_of(service, **JSON, stop=["a", "}"], include_stop_str_in_output=True)
+    assert message["content"] == '{"a": 1}'
+
+
+@pytest.mark.parametrize("template", ["open", "closed"])
+async def test_a_pattern_behind_thinking_whose_tags_are_text_has_the_space_itself(template):
+    text = ("" if template == "open" else "<think>") + "Hm.</think>\n\nyes"
+    service = service_of(text, template)
+    message = await message_of(service, structured_outputs={"regex": "\\s*yes"})
+    assert (message["reasoning"], message["content"]) == ("Hm.", "\n\nyes")
+    accept_all(service, text)
 
 
 @pytest.mark.parametrize("template", ["open", "closed"])

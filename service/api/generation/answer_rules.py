@@ -19,7 +19,7 @@ from service.text.bad_words import BadWords
 from service.text.formats.codecs import Literal
 from service.text.formats.families import NO_CALLS
 from service.text.formats.format import Format
-from service.text.formats.grammar import CallableTool, CallRules, tool_grammar, unheld_keywords
+from service.text.formats.grammar import CallableTool, CallRules, Reasoning, answer_grammar, unheld_keywords
 from service.text.formats.parameters import parameters_of
 from service.text.formats.parts import Content, Thought
 from service.text.formats.reader import AnswerReader, mark_ids, region_at_end
@@ -48,7 +48,6 @@ class ToolUse:
     is_required: bool
     is_named: bool  # whether the request names the one function that must be called
     allows_several: bool
-    reasoning: tuple[str, str] | None = None  # tags that are text, before required calls; the first empty in the prompt
 
     @cached_property
     def callables(self) -> tuple[CallableTool, ...]:
@@ -114,14 +113,14 @@ class ToolUse:
         """Of each function, the parameters whose values are written as they are."""
         return {tool.name: frozenset(p.name for p in tool.parameters.stated if p.is_text) for tool in self.callables}
 
-    def grammar(
-        self, compiler: GrammarCompiler, answer: GrammarDefinition | None, *, has_optional: bool = True
-    ) -> list[Mapping[str, Any]]:
-        """Return the grammar of the answer as parts for the compiler, after milliseconds.
+    def rules(
+        self, answer: GrammarDefinition | None, reasoning: Reasoning | None, *, has_optional: bool = True
+    ) -> CallRules:
+        """Return what calls the answer may have, after milliseconds.
 
         Args:
-            compiler: of the model that answers.
             answer: the grammar of an answer that calls no tool; None for any text.
+            reasoning: what may come before.
             has_optional: whether calls are held to the schemas that they need not satisfy, as far as those can be
                 enforced; otherwise their arguments are any object.
 
@@ -140,16 +139,8 @@ class ToolUse:
             tool if has_optional or self._promises(stated) else tool.with_any_arguments()
             for tool, (_, stated) in zip(self.callables, self.tools, strict=True)
         ]
-        rules = CallRules(
-            callables,
-            self.is_required,
-            self.allows_several,
-            None if answer is None or self.is_required else answer.part,
-            self.reasoning,
-        )
-        tokenizer = compiler.tokenizer
-        other_ids = {i for i in tokenizer.special_ids - compiler.end_ids if i < compiler.vocab_size}
-        return tool_grammar(form, rules, mark_ids(form, tokenizer), other_ids)
+        part = None if answer is None or self.is_required else answer.part
+        return CallRules(callables, self.is_required, self.allows_several, part, reasoning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +172,20 @@ async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest
     form = form if use is not None else form.without_calls
     begins = Content if body.continue_final_message else region_at_end(form, prompt_end)
     tags = ThinkingTags.of((tags.marks for tags in form.thinking), model.tokenizer)
-    if use is not None and use.is_required and form.thinking and tags is None and begins is not Content:
-        opening, closing = form.thinking[0]
-        use = replace(use, reasoning=("" if begins is Thought else opening, closing))
-    constraint, text_names = await _constraint(call, model, body, use)
-    text_grammar = constraint if body.has_grammar and isinstance(constraint, Grammar) else None
     # Calls and JSON begin behind the blank line that models write there; a pattern may hold the space itself.
     keeps_space = body.structured_outputs is not None and body.structured_outputs.json_ is None
     is_held = body.has_grammar or (use is not None and use.is_required)
-    if is_held and form.thinking and (begins is Content or (tags is None and (use is None or use.reasoning is None))):
+    reasoning = None
+    if is_held and form.thinking and begins is not Content and tags is None:
+        stated = [each for each in form.thinking if prompt_end.endswith(each.open.strip())] or form.thinking
+        reasoning = Reasoning("" if begins is Thought else stated[0].open, stated[0].close, not keeps_space)
+    own_form = NO_CALLS if begins is Content and use is None else form
+    statement = GrammarStatement(body.structured_outputs, body.response_format, use, own_form, reasoning)
+    constraint, text_names = await _constraint(call, model, body, statement)
+    text_grammar = constraint if body.has_grammar and isinstance(constraint, Grammar) else None
+    if text_grammar is not None and use is None and statement.has_frame:
+        text_grammar, _ = await _grammar(call, model, replace(statement, form=NO_CALLS, reasoning=None))
+    if is_held and form.thinking and begins is Content:
         form, begins = replace(form, thinking=()), None  # the grammar holds it from its beginning
     elif tags is not None and begins is not Content and isinstance(constraint, Grammar):
         space_ids = frozenset[int]() if keeps_space else space_tokens(model.tokenizer)
@@ -204,20 +200,21 @@ async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest
 
 async def completion_rules(call: Call, model: ServedModel, body: GenerationRequest) -> AnswerRules:
     """Return the rules of a completion's answers; raises as `chat_rules`."""
-    constraint, _ = await _constraint(call, model, body)
+    statement = GrammarStatement(body.structured_outputs, getattr(body, "response_format", None))
+    constraint, _ = await _constraint(call, model, body, statement)
     return AnswerRules(constraint, text_grammar=constraint if isinstance(constraint, Grammar) else None)
 
 
 async def _constraint(
-    call: Call, model: ServedModel, body: GenerationRequest, use: ToolUse | None = None
+    call: Call, model: ServedModel, body: GenerationRequest, statement: "GrammarStatement"
 ) -> tuple[Grammar | BadWords | None, Mapping[str, Set[str]]]:
     """Return what constrains each answer, compiled off the event loop, and the text parameters of each function."""
+    use = statement.use
     if not body.has_grammar and (use is None or not (use.tool_format.is_taught or use.has_promises)):
         if use is not None:
             call.ignore(await call.compile(lambda: use.relaxed))
         return BadWords.of(body.bad_words, model.tokenizer) if body.bad_words else None, {}
     _check_options(body, model)
-    statement = GrammarStatement(body.structured_outputs, getattr(body, "response_format", None), use)
     grammar, stated = await _grammar(call, model, statement)
     call.ignore(stated.relaxed)
     return grammar, {name: frozenset(names) for name, names in stated.text_names.items()}
@@ -262,7 +259,14 @@ class GrammarStatement:
 
     structured_outputs: StructuredOutputs | None
     response_format: ResponseFormat | None
-    use: ToolUse | None
+    use: ToolUse | None = None
+    form: Format = NO_CALLS  # how the answer is written
+    reasoning: Reasoning | None = None  # whose tags are text, before what the grammar holds
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether there is more around what the request asks for than the grammar of that."""
+        return self.reasoning is not None or self.form.has_headers
 
     @property
     def field(self) -> str:
@@ -273,9 +277,9 @@ class GrammarStatement:
 
     def text(self) -> bytes:
         """Return all of it as one text."""
-        stated: list[Any] = [self.structured_outputs, self.response_format]
+        stated: list[Any] = [self.structured_outputs, self.response_format, self.form.has_headers, self.reasoning]
         if (use := self.use) is not None:
-            stated += [use.is_required, use.is_named, use.allows_several, use.reasoning]
+            stated += [use.is_required, use.is_named, use.allows_several]
             functions = [(index, tool.function) for index, tool in use.tools]
             stated += [(index, f.name, f.parameters, f.strict) for index, f in functions]
         return json.dumps(stated, default=vars).encode()
@@ -289,12 +293,19 @@ class GrammarStatement:
     def grammars(self, compiler: GrammarCompiler) -> Iterator[tuple[Sequence[Mapping[str, Any]], str, Sequence[str]]]:
         """Yield grammars, the strictest first: parts, the field for errors, and the paths that are not enforced."""
         answer, use = self.answer(), self.use
+        tokenizer = compiler.tokenizer
+
+        def framed(rules: CallRules) -> Sequence[Mapping[str, Any]]:
+            other_ids = {i for i in tokenizer.special_ids - compiler.end_ids if i < compiler.vocab_size}
+            return answer_grammar(self.form, rules, mark_ids(self.form, tokenizer), other_ids)
+
         if use is not None:
             for has_optional in (True, False) if use.optional else (True,):
                 relaxed = use.relaxed if has_optional else [*use.relaxed, *use.optional]
-                yield use.grammar(compiler, answer, has_optional=has_optional), "tools", relaxed
+                yield framed(use.rules(answer, self.reasoning, has_optional=has_optional)), "tools", relaxed
         elif answer is not None:
-            yield [answer.part], answer.param, ()
+            rules = CallRules(answer=answer.part, reasoning=self.reasoning)
+            yield framed(rules) if self.has_frame else [answer.part], answer.param, ()
 
 
 class StatedGrammar(NamedTuple):

@@ -1,4 +1,4 @@
-"""The grammar of an answer that may or must call tools: from its opening on, a call is held to a name and its schema.
+"""The grammar of an answer in a family's form: the calls of tools that it may or must have, and its content.
 
 Marks that are one token are that token, so that the same characters in several are text.
 Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md#tool-calling
@@ -8,10 +8,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.text.formats.codecs import Elements, Literal
-from service.text.formats.format import Format
+from service.text.formats.format import Calls, Format
 from service.text.formats.parameters import Parameter, Parameters
 from service.text.grammar.definition import ANY_JSON, ANY_OBJECT
 
@@ -39,18 +39,26 @@ class CallableTool:
         return CallableTool(self.name, ANY_OBJECT, self.parameters.unheld())
 
 
+class Reasoning(NamedTuple):
+    """Reasoning that may come before what a grammar holds, or has to where the prompt has begun it."""
+
+    open: str  # empty where the prompt has it
+    close: str
+    has_space: bool = True  # whether a line end or two may come behind it that are no part of what follows
+
+
 @dataclass(frozen=True, slots=True)
 class CallRules:
     """How an answer may call tools."""
 
-    tools: Sequence[CallableTool]  # at least one
-    is_required: bool  # whether the answer consists of calls
-    allows_several: bool
+    tools: Sequence[CallableTool] = ()  # none where `answer` is all that there may be
+    is_required: bool = False  # whether the answer consists of calls
+    allows_several: bool = False
     answer: Mapping[str, Any] | None = None  # the grammar of an answer that calls none; None for any text
-    reasoning: tuple[str, str] | None = None  # the tags before calls that are required; the first empty in the prompt
+    reasoning: Reasoning | None = None  # before what the grammar holds
 
 
-def tool_grammar(
+def answer_grammar(
     form: Format, rules: CallRules, ids: Mapping[str, int], other_ids: Set[int]
 ) -> list[Mapping[str, Any]]:
     """Return the grammar of an answer as parts for the compiler.
@@ -94,7 +102,7 @@ class _Writer:
 
     def __init__(self, form: Format, rules: CallRules, ids: Mapping[str, int], other_ids: Set[int]) -> None:
         self._form, self._rules, self._ids = form, rules, ids
-        self._calls = form.calls[0]
+        self._calls = form.calls[0] if form.calls else Calls()
         self._lines: list[str] = []
         self._known = re.compile("|".join(map(re.escape, sorted(ids, key=len, reverse=True))) or r"(?!)")
         opening = (self._calls.open or self._calls.each.open).lstrip()
@@ -127,11 +135,12 @@ class _Writer:
 
     def _of_messages(self) -> list[str]:
         """Return the rules of Harmony's messages: any number of analyses and preambles come before the last one."""
-        names = " | ".join(f"call_{index}" for index in range(len(self._rules.tools)))
+        names = [f"call_{index}" for index in range(len(self._rules.tools))]
+        last = names if self._rules.is_required else ["final", *names]
         next_message = self._literal("<|end|><|start|>assistant")
         channel, message = self._literal("<|channel|>"), self._literal("<|message|>")
         lines = [
-            f"start: before* ( {names if self._rules.is_required else f'final | {names}'} )",
+            f"start: before* ( {' | '.join(last)} )",
             f"before: {channel} BESIDE {message} TEXT {next_message}",
             'BESIDE: "analysis" | "commentary"',
         ]
@@ -144,6 +153,8 @@ class _Writer:
         return f'( " "? {self._literal("<|constrain|>")} "json" | " json" | " code" )?'
 
     def _of_calls(self) -> list[str]:
+        if not self._rules.tools:
+            return self._behind_reasoning("@answer")
         form, calls = self._calls, self._several()
         names = " | ".join(f"call_{index}" for index in range(len(self._rules.tools)))
         lines = [f"body: ({names}) {self._literal(form.each.close)}"]
@@ -153,7 +164,7 @@ class _Writer:
         if self._rules.is_required:
             return [*self._behind_reasoning(opening), *lines]
         if self._rules.answer is not None:
-            return [f"start: @answer | {opening}", *lines]
+            return [*self._behind_reasoning(f"( @answer | {opening} )"), *lines]
         special = f"<[{','.join(map(str, self._special))}]>"
         if not self._mark:
             # An answer that begins as a call is one.
@@ -167,16 +178,17 @@ class _Writer:
         others = [f"other: TEXT {special}"] if self._special else []
         return [f"start: {'other* ' if others else ''}(TEXT | {head} {calls})", *written, *others, *lines]
 
-    def _behind_reasoning(self, calls: str) -> list[str]:
-        """Return the rules of calls that a reasoning may come before, or has to where the prompt has begun it."""
+    def _behind_reasoning(self, held: str) -> list[str]:
+        """Return the rules of what a reasoning may come before."""
         if self._rules.reasoning is None:
-            return [f"start: {calls}"]
-        before, behind = self._rules.reasoning
+            return [f"start: {held}"]
+        before, behind, has_space = self._rules.reasoning
+        space = r'("\n" | "\n\n")?' if has_space else ""
         is_token = behind in self._ids
         thought = f"TEXT {self._literal(behind)}" if is_token else "thought"
         lines = [
-            f"start: reasoning{'?' if before else ''} {calls}",
-            f'reasoning: {self._literal(before)} {thought} ("\\n" | "\\n\\n")?',
+            f"start: reasoning{'?' if before else ''} {held}",
+            f"reasoning: {self._literal(before)} {thought} {space}",
         ]
         return lines if is_token else [*lines, f"thought[lazy]: {_TEXT} {_quoted(behind)}"]
 

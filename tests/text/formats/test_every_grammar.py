@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from service.text.formats.families import FAMILIES
-from service.text.formats.grammar import CallableTool, CallRules, tool_grammar
+from service.text.formats.grammar import CallableTool, CallRules, answer_grammar
 from service.text.formats.parameters import parameters_of
 from service.text.formats.parts import Arguments, CallStart, Content
 from service.text.formats.reader import AnswerReader, mark_ids
@@ -70,7 +70,7 @@ def walk(index, tools, *, has_tokens, seed, allows_several=True, max_tokens=400)
     tokenizer, rng = compiler.tokenizer, random.Random(seed)
     ids = mark_ids(form, tokenizer)
     rules = CallRules(tools, is_required=True, allows_several=allows_several and form.allows_several)
-    parts = tool_grammar(form, rules, ids, tokenizer.special_ids - {END})
+    parts = answer_grammar(form, rules, ids, tokenizer.special_ids - {END})
     matcher = compiler.compile(parts, "tools").matcher({END})
     reader = AnswerReader(form, ids, text_names=TEXTS)
     decoder, found = codecs.getincrementaldecoder("utf8")("replace"), []

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from service.errors import InvalidParameter
-from service.text.formats.grammar import CallableTool, CallRules, tool_grammar
+from service.text.formats.grammar import CallableTool, CallRules, answer_grammar
 from service.text.formats.parameters import parameters_of
 from service.text.formats.parts import Arguments, CallStart, Content
 from service.text.formats.reader import AnswerReader, mark_ids
@@ -58,7 +58,7 @@ def encoded(text):
 def matcher_of(form, rules, text=""):
     """Return the state after a text, each token of which was allowed."""
     matcher = COMPILER.compile(
-        tool_grammar(form, rules, mark_ids(form, TOKENIZER), TOKENIZER.special_ids - ENDS), "tools"
+        answer_grammar(form, rules, mark_ids(form, TOKENIZER), TOKENIZER.special_ids - ENDS), "tools"
     ).matcher(ENDS)
     for token_id in encoded(text):
         assert token_id in allowed_tokens(matcher, TOKENIZER.vocab_size), (text, TOKENIZER.token_bytes_of(token_id))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.text.formats.families import HARMONY as FORMAT
-from service.text.formats.grammar import CallableTool, CallRules, tool_grammar
+from service.text.formats.grammar import CallableTool, CallRules, answer_grammar
 from service.text.formats.history import one_call_a_message
 from service.text.formats.parts import Arguments, CallStart, Content, Thought
 from service.text.formats.reader import AnswerReader, mark_ids
@@ -124,9 +124,9 @@ TOOLS = [CallableTool(name, definition.json_part(schema, "tools")) for name, sch
 
 def matcher_of(text, *, is_required, answer=None):
     rules = CallRules(TOOLS, is_required, allows_several=False, answer=answer)
-    matcher = COMPILER.compile(tool_grammar(FORMAT, rules, mark_ids(FORMAT, TOKENIZER), frozenset()), "tools").matcher(
-        ENDS
-    )
+    matcher = COMPILER.compile(
+        answer_grammar(FORMAT, rules, mark_ids(FORMAT, TOKENIZER), frozenset()), "tools"
+    ).matcher(ENDS)
     for token_id in TOKENIZER.encode(text, add_special_tokens=False):
         assert token_id in allowed_tokens(matcher, TOKENIZER.vocab_size), (text, TOKENIZER.token_bytes_of(token_id))
         matcher.accept(token_id)
