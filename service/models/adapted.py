@@ -15,6 +15,7 @@ LINEAR = (
     "memory_key_value",
     "memory_output",
     "state_in",
+    "state_steps",
     "state_out",
 )
 LAYERS = ("layers.", "encoder.layers.")

@@ -65,6 +65,7 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
             layer, prefix = self.config.layers[number], f"{ENCODER_PREFIX}layers.{number}."
             own = {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
             assert layer.attention is not None, "the layers of an encoder keep no state"
+            assert layer.feed_forward is not None, "the layers of an encoder have both branches"
             inside = normalized(x, layer.attention_norm, own, "attention_norm")
             x = x + self._attended(inside, layer.attention, own, multiply, places)
             inside = normalized(x, layer.mlp_norm, own, "mlp_norm")

@@ -31,7 +31,7 @@ from service.models.description import DecoderConfig, ImageEncoder, Layer, Patch
 from service.models.feed_forward import feed_forward, of_layer_input, with_experts_beside
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
 from service.models.layer_groups import decoder_groups
-from service.models.multiply import Multiply, NamedWeights, TokenAdapters
+from service.models.multiply import Multiply, NamedWeights, TokenAdapters, scaled
 from service.models.norm import normalized
 from service.models.patches import PatchEncoding
 from service.models.quantization import Quantization, scale_name
@@ -76,7 +76,10 @@ class Decoder:
         return Shardings(tuple(caches), kernel.mesh.replicated)
 
     def _layer_sharding(self, kernel: ShardedAttention, layer: Layer) -> Any:
-        return kernel.cache_sharding if layer.state is None else state_shardings(layer.state, kernel.mesh)
+        state = () if layer.state is None else state_shardings(layer.state, kernel.mesh)
+        if layer.attention is None:
+            return state
+        return kernel.cache_sharding if layer.state is None else (kernel.cache_sharding, state)
 
     @property
     def vocab_size(self) -> int:
@@ -134,15 +137,17 @@ class Decoder:
         return tuple(self._layer_cache(layout, self.config.layers[number]) for number in own_layers)
 
     def _layer_cache(self, layout: CacheLayout, layer: Layer) -> Cache:
-        if layer.state is not None:
-            return initial_state(layer.state, layout.num_states, self.dtype, self.mesh)
-        assert layer.attention is not None, "a layer attends or keeps a state"
-        return self._kernel.initial_cache(
+        """Return the pages of a layer, its states, both in this order where it has both, or nothing."""
+        state = () if layer.state is None else initial_state(layer.state, layout.num_states, self.dtype, self.mesh)
+        if layer.attention is None:
+            return state
+        pages = self._kernel.initial_cache(
             layout.of(layer.attention.window),
             num_kv_heads=layer.attention.num_kv_heads,
             head_dim=layer.attention.head_dim,
             dtype=self.dtype if self.kv_dtype is None else self.kv_dtype,
         )
+        return pages if layer.state is None else (pages, state)
 
     def embed(
         self, weights: Weights, token_ids: Int[Array, " token"], positions: Int[Array, "*axis token"]
@@ -157,7 +162,7 @@ class Decoder:
                 hidden = hidden + hax.named(learned, ("token", "embed"))
             # The multiplier is rounded as a parameter is. Source: transformers `modeling_gemma.py` (normalizer)
             multiplier = float(np.asarray(config.embed_multiplier, self.dtype))
-            hidden = self._multiply.constrained(_scaled(hidden, multiplier))
+            hidden = self._multiply.constrained(scaled(hidden, multiplier))
             hidden = normalized(hidden, config.embed_norm, named, "embed_norm")
         rotations = tuple(self._rotation(rope, positions) for rope in config.rotations)
         return hidden.rearrange(("token", "embed")).array, rotations
@@ -176,14 +181,14 @@ class Decoder:
         with jax.named_scope("per_layer_inputs"):
             ids = hax.named(jnp.minimum(token_ids, description.vocab_size - 1), "token")
             multiplier = float(np.asarray(description.size**0.5, self.dtype))
-            of_token = _scaled(named["per_layer_embed"].take("vocab", ids).astype(self.dtype), multiplier)
+            of_token = scaled(named["per_layer_embed"].take("vocab", ids).astype(self.dtype), multiplier)
             states = hax.named(hidden, ("token", "embed"))
             projected = self._multiply.constrained(
                 self._multiply(states, named, "per_layer_model_projection", ("embed",))
             )
-            projected = _scaled(projected, self.hidden_size**-0.5)
+            projected = scaled(projected, self.hidden_size**-0.5)
             projected = normalized(projected, description.norm, named, "per_layer_norm", "size")
-            both = _scaled(projected + of_token, 2.0**-0.5).rearrange(("layer", "token", "size")).array
+            both = scaled(projected + of_token, 2.0**-0.5).rearrange(("layer", "token", "size")).array
         return tuple(both[group.layers.start : group.layers.stop] for group in self.layer_groups)
 
     def run_layer_group(
@@ -228,18 +233,11 @@ class Decoder:
                 of_layer = {key.removeprefix(prefix): value for key, value in parts.items() if key.startswith(prefix)}
                 multiply = replace(step_multiply, adapters=TokenAdapters(inputs.adapters, of_layer))
             x = normalized(hidden, layer.attention_norm, own, "attention_norm")
-            if layer.state is not None:
-                run_state = StepState(multiply, inputs.regions)
-                attended, new_layer_cache = run_state(x, layer.state, own, cache[index])
-            else:
-                assert layer.attention is not None, "a layer attends or keeps a state"
-                attend = StepAttention(multiply, self._kernel, inputs.regions_of(layer.attention.window))
-                rope = layer.attention.rotation
-                rotation = None if rope is None else inputs.rotation[self.config.rotations.index(rope)]
-                layer_cache = of_windows[layer.attention.window or 0] if group.shared else cache[index]
-                attended, new_layer_cache = attend(x, layer.attention, own, layer_cache, rotation)
-            added = normalized(attended, layer.attention_post_norm, own, "attention_post_norm")
-            hidden = hidden + _scaled(added, layer.residual_multiplier)
+            layer_cache = cache[index] if not group.shared else of_windows[_window(layer)]
+            attended, new_layer_cache = self._attended(x, layer, own, layer_cache, inputs=inputs, multiply=multiply)
+            if attended is not None:
+                added = normalized(attended, layer.attention_post_norm, own, "attention_post_norm")
+                hidden = hidden + scaled(added, layer.residual_multiplier)
             if layer.memory_attention is not None:
                 assert inputs.memory is not None, "a sequence of a model with an encoder has a memory"
                 attend_memory = MemoryAttention(multiply, self._memory_kernel, inputs.memory)
@@ -248,12 +246,13 @@ class Decoder:
                     of_layer = heads[len(scores)]
                     scores.append(attend_memory.scores(x, layer.memory_attention, own, new_layer_cache, of_layer))
                 hidden = hidden + attend_memory(x, layer.memory_attention, own, new_layer_cache)
-            x = normalized(hidden, layer.mlp_norm, own, "mlp_norm")
-            made = feed_forward(x, layer.feed_forward, own, multiply)
-            if layer.beside is not None:
-                made = with_experts_beside(made, hidden, layer.beside, own, multiply)
-            added = normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
-            hidden = hidden + _scaled(added, layer.residual_multiplier)
+            if layer.feed_forward is not None:
+                x = normalized(hidden, layer.mlp_norm, own, "mlp_norm")
+                made = scaled(feed_forward(x, layer.feed_forward, own, multiply), layer.feed_forward_multiplier)
+                if layer.beside is not None:
+                    made = with_experts_beside(made, hidden, layer.beside, own, multiply)
+                added = normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
+                hidden = hidden + scaled(added, layer.residual_multiplier)
             if layer.per_layer_input is not None:
                 assert inputs.per_layer is not None, "a model whose layers have inputs of their own makes them"
                 own_input = hax.named(inputs.per_layer[index], ("token", "size"))
@@ -265,6 +264,33 @@ class Decoder:
                 hidden = hidden + hax.named(inputs.added[number], ("token", "embed"))
             new_cache.append(new_layer_cache)
         return hidden.rearrange(("token", "embed")).array, cache if group.shared else tuple(new_cache), scores
+
+    def _attended(
+        self,
+        x: NamedArray,
+        layer: Layer,
+        own: NamedWeights,
+        cache: Cache,
+        *,
+        inputs: LayerGroupInputs,
+        multiply: Multiply,
+    ) -> tuple[NamedArray | None, Cache]:
+        """Return the sum of what attention and the recurrent part give, None of a layer with neither, and its cache."""
+        has_both = layer.attention is not None and layer.state is not None
+        pages, state = cache if has_both else (cache, cache)
+        branches: list[NamedArray] = []
+        if layer.attention is not None:
+            attend = StepAttention(multiply, self._kernel, inputs.regions_of(layer.attention.window))
+            rope = layer.attention.rotation
+            rotation = None if rope is None else inputs.rotation[self.config.rotations.index(rope)]
+            read = scaled(x, layer.attention_input_multiplier)
+            attended, pages = attend(read, layer.attention, own, pages, rotation)
+            branches.append(scaled(attended, layer.attention_multiplier))
+        if layer.state is not None:
+            gone_on, state = StepState(multiply, inputs.regions)(x, layer.state, own, state)
+            branches.append(scaled(gone_on, layer.state_multiplier))
+        new_cache = (pages, state) if has_both else pages if layer.attention is not None else state
+        return (sum(branches[1:], branches[0]) if branches else None), new_cache
 
     def remember(
         self,
@@ -359,5 +385,6 @@ class Decoder:
         return Rotation(cosine.astype(self.dtype), sine.astype(self.dtype), temperature)
 
 
-def _scaled(x: NamedArray, multiplier: float) -> NamedArray:
-    return x if multiplier == 1 else (x.astype(jnp.float32) * multiplier).astype(x.dtype)
+def _window(layer: Layer) -> int:
+    assert layer.attention is not None, "a layer that reads the pages of another attends"
+    return layer.attention.window or 0

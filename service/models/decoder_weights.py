@@ -23,13 +23,14 @@ from service.models.description import (
     PerLayerEmbeddings,
     ShortConvolution,
     SpeechEncoder,
+    StateSpace,
     TensorNames,
 )
 from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 # In a narrower type a bias of the router would choose other experts, and a decay would add up to another one.
-ALWAYS_WIDE = (".router_bias", ".decay", ".decay_bias")
+ALWAYS_WIDE = (".router_bias", ".decay", ".decay_bias", ".skip")
 
 
 def decoder_weight_specs(
@@ -182,6 +183,8 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
             yield from _short_convolution(convolution, ours, theirs, embed, names)
         case GatedDelta() as delta:
             yield from _gated_delta(delta, ours, theirs, embed, names)
+        case StateSpace() as space:
+            yield from _state_space(space, ours, theirs, embed, names)
         case None:
             pass
     yield from norm(layer.attention_post_norm, "attention_post_norm", names.attention_post_norm)
@@ -191,7 +194,7 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
     yield from norm(layer.mlp_norm, "mlp_norm", names.mlp_norm)
     if isinstance(layer.feed_forward, Experts):
         yield from _experts(layer.feed_forward, ours, theirs, embed, names)
-    else:
+    elif layer.feed_forward is not None:
         yield from _feed_forward(layer.feed_forward, ours, theirs, embed, names)
     if layer.beside is not None:
         yield from norm(layer.beside.feed_forward_post_norm, "feed_forward_post_norm", names.feed_forward_post_norm)
@@ -290,6 +293,64 @@ def _gated_delta(delta: GatedDelta, ours: str, theirs: str, embed: int, names: T
         yield WeightSpec(ours + name, ("key_head", "group"), (heads, group), (source,), is_finite=True)
     yield _plain(ours + "state_norm", ("value_dim",), (delta.value_dim,), f"{theirs}{names.state_norm}.weight")
     yield _product(ours + "state_out", ("embed", "heads"), (embed, results), f"{theirs}{names.state_out}.weight")
+
+
+def _state_space(space: StateSpace, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+    groups, width, dim = space.num_groups, space.group_width, space.state_dim
+    (projection,), (convolution,) = names.state_in, names.state_convolution
+    # Of a tensor: the gates, the values, B and C, each of all groups, and the steps of the heads.
+    sizes = (groups * width, groups * width, groups * dim, groups * dim, space.num_heads)
+    ends = [sum(sizes[: part + 1]) for part in range(len(sizes))]
+    gates, values, writes, reads, steps = zip(sizes, ends, strict=True)
+
+    def parts(
+        tensor: str, total: int, begin: int, *each: tuple[int, int], inner: tuple[int, ...] = ()
+    ) -> tuple[TensorSource, ...]:
+        """Return rows of a tensor whose first row is one of the projection's, group by group."""
+        return tuple(
+            TensorSource(
+                tensor,
+                (total, *inner),
+                (groups, size // groups, *(inner[-1:])),
+                rows=(end - size - begin, end - begin),
+            )
+            for size, end in each
+        )
+
+    rows, by_group = space.group_channels + width, ("key_head", "head_channel")
+    weight, bias = f"{theirs}{projection}.weight", f"{theirs}{projection}.bias"
+    of_rows, of_steps = (values, writes, reads, gates), ((groups, space.group_size), ("key_head", "group"))
+    sources = parts(weight, ends[-1], 0, *of_rows, inner=(embed,))
+    axes, shape = (*by_group, "embed"), (groups, rows, embed)
+    yield WeightSpec(ours + "state_in", axes, shape, sources, concat_axis=1, num_in_axes=1)
+    # As a plain array: in 8 bits it would decay otherwise.
+    sources = parts(weight, ends[-1], 0, steps, inner=(embed,))
+    yield WeightSpec(ours + "state_steps", (*of_steps[1], "embed"), (*of_steps[0], embed), sources)
+    if space.has_bias:
+        sources = parts(bias, ends[-1], 0, *of_rows)
+        yield WeightSpec(ours + "state_in_bias", by_group, (groups, rows), sources, concat_axis=1)
+        yield WeightSpec(ours + "state_steps_bias", of_steps[1], of_steps[0], parts(bias, ends[-1], 0, steps))
+    convolved, taps = (values, writes, reads), (groups, space.group_channels, space.width)
+    tensor, channels, begin = f"{theirs}{convolution}", space.num_channels, sizes[0]
+    sources = parts(f"{tensor}.weight", channels, begin, *convolved, inner=(1, space.width))
+    yield WeightSpec(ours + "taps", (*by_group, "tap"), taps, sources, concat_axis=1)
+    if space.has_taps_bias:
+        sources = parts(f"{tensor}.bias", channels, begin, *convolved)
+        yield WeightSpec(ours + "taps_bias", by_group, taps[:2], sources, concat_axis=1)
+    for name, stored in (
+        ("decay", names.state_decay),
+        ("decay_bias", names.state_decay_bias),
+        ("skip", names.state_skip),
+    ):
+        source = TensorSource(f"{theirs}{stored}", (space.num_heads,), of_steps[0])
+        yield WeightSpec(ours + name, of_steps[1], of_steps[0], (source,), is_finite=True)
+    if space.norm is not None:
+        source = TensorSource(f"{theirs}{names.state_norm}.weight", (space.result_size,), (groups, width))
+        yield WeightSpec(ours + "state_norm", ("key_head", "group_channel"), (groups, width), (source,))
+    out = f"{theirs}{names.state_out}"
+    yield _product(ours + "state_out", ("embed", "heads"), (embed, space.result_size), f"{out}.weight")
+    if space.has_output_bias:
+        yield _plain(ours + "state_out_bias", ("embed",), (embed,), f"{out}.bias")
 
 
 def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNames, embed: int | None) -> WeightSpec:

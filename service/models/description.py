@@ -173,6 +173,78 @@ class GatedDelta:
 
 
 @dataclass(frozen=True)
+class StateSpaceFactors:
+    """Numbers that multiply the parts of a projection, as muP sets them."""
+
+    input: float = 1.0  # what is projected
+    gates: float = 1.0
+    values: float = 1.0
+    writes: float = 1.0
+    reads: float = 1.0
+    steps: float = 1.0
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """Mamba-2: heads whose state is a matrix, which each token decays, adds to, and reads; see `run_ssd`.
+
+    A projection gives the gates of results, what is convolved (the values of the heads, and the vectors B and C of each
+    group), and the step of each head. The state is this matrix, in float32, and the inputs of the convolution's last
+    taps but one.
+    Source: Dao & Gu 2024, arXiv:2405.21060.
+    """
+
+    num_heads: int
+    num_groups: int  # of heads that follow each other and share B and C
+    head_dim: int
+    state_dim: int
+    width: int  # taps of the convolution, the token's own included
+    norm: Norm | None  # of what the heads of a group read together
+    is_norm_gated: bool = True  # whether results are gated before the norm, and not after it
+    has_bias: bool = False  # of the projection
+    has_output_bias: bool = False
+    has_taps_bias: bool = True
+    least_step: float = 0.0
+    most_step: float = math.inf
+    factors: StateSpaceFactors = StateSpaceFactors()
+
+    @property
+    def group_size(self) -> int:
+        """Heads per group."""
+        return self.num_heads // self.num_groups
+
+    @property
+    def group_width(self) -> int:
+        """The width of what the heads of a group read."""
+        return self.group_size * self.head_dim
+
+    @property
+    def group_channels(self) -> int:
+        """The channels of a group that are convolved: the values of its heads, B, and C."""
+        return self.group_width + 2 * self.state_dim
+
+    @property
+    def num_channels(self) -> int:
+        """The channels that are convolved."""
+        return self.num_groups * self.group_channels
+
+    @property
+    def result_size(self) -> int:
+        """The width of what all heads read."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """The sizes that a number of devices must divide, by their names in a configuration."""
+        return {"mamba_n_groups": self.num_groups}
+
+    def state_bytes(self, activation_bytes: int) -> int:
+        """Return the size of the state of one sequence, given that of an element of activations."""
+        matrices = 4 * self.num_heads * self.head_dim * self.state_dim
+        return matrices + (self.width - 1) * self.num_channels * activation_bytes
+
+
+@dataclass(frozen=True)
 class FeedForward:
     """A projection up, a non-linearity, and a projection down."""
 
@@ -180,6 +252,7 @@ class FeedForward:
     activation: Activation
     is_gated: bool = True  # whether the result of the non-linearity multiplies a second projection up
     has_bias: bool = False
+    gate_multiplier: float = 1.0  # of what the non-linearity is applied to
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -254,16 +327,20 @@ class PerLayerEmbeddings:
     norm: Norm  # of the projection
 
 
+type State = ShortConvolution | GatedDelta | StateSpace
+
+
 @dataclass(frozen=True)
 class Layer:
     """Attention and feed-forward, each a residual branch: its input and its result may be normalized.
 
-    In place of attention there may be a recurrent part, which keeps a state of one size for each sequence. With memory,
-    a branch between the two attends to the output of an encoder.
+    In place of attention, or beside it on the same input, there may be a recurrent part, which keeps a state of one
+    size for each sequence. Either branch may be missing. With memory, a branch between the two attends to the output of
+    an encoder.
     """
 
-    attention: Attention | None  # None for a layer with a state
-    feed_forward: FeedForward | Experts
+    attention: Attention | None
+    feed_forward: FeedForward | Experts | None
     attention_norm: Norm | None
     mlp_norm: Norm | None
     attention_post_norm: Norm | None = None
@@ -274,12 +351,17 @@ class Layer:
     has_output_scale: bool = False  # whether a number that is learned multiplies what leaves the layer
     memory_attention: Attention | None = None
     memory_norm: Norm | None = None
-    state: ShortConvolution | GatedDelta | None = None
+    state: State | None = None
+    attention_input_multiplier: float = 1.0
+    attention_multiplier: float = 1.0  # of the result of attention
+    state_multiplier: float = 1.0  # of the result of the recurrent part
+    feed_forward_multiplier: float = 1.0  # of the result of the feed-forward
 
     @property
     def widths(self) -> tuple[int, ...]:
         """The sizes of its feed-forwards that several devices split, each of which is the length of rows too."""
-        return (*self.feed_forward.widths, *(() if self.beside is None else self.beside.experts.widths))
+        own = () if self.feed_forward is None else self.feed_forward.widths
+        return (*own, *(() if self.beside is None else self.beside.experts.widths))
 
 
 @dataclass(frozen=True)
@@ -323,11 +405,13 @@ class TensorNames:
     per_layer_norm: str | None = None
     also: tuple[tuple[str, str], ...] = ()  # norms of a layer, and what some files call each
     norm_gates: tuple[tuple[str, str], ...] = ()  # norms, and the prefix of the two matrices of each one's gate
-    # One tensor; or those of what is convolved and of the gates of results; or of queries, keys, values and gates.
+    # One tensor; or those of what is convolved and of the gates of results; or of queries, keys, values and gates. Of
+    # Mamba-2 it is one, which has the steps too.
     state_in: tuple[str, ...] = ()
     state_gates: tuple[str, ...] = ()  # one tensor, or those of the shares and of the decays
     state_decay: str | None = None  # the whole name of the logarithms of the decays
     state_decay_bias: str | None = None  # the whole name
+    state_skip: str | None = None  # the whole name of what inputs are multiplied by and added
     state_norm: str | None = None
     state_convolution: tuple[str, ...] = ()  # one tensor, or those of queries, keys and values
     state_out: str | None = None
@@ -547,7 +631,8 @@ class DecoderConfig:
         """The most products that an element of a layer's matrix product sums."""
         widths = {width for layer in self.layers for width in layer.widths}
         attended = (attention.num_heads * attention.head_dim for attention in self.attentions)
-        read = (layer.state.result_size for layer in self.layers if isinstance(layer.state, GatedDelta))
+        states = (layer.state for layer in self.layers)
+        read = (state.result_size for state in states if isinstance(state, GatedDelta | StateSpace))
         return max(self.hidden_size, *attended, *read, *widths)
 
     def split_over(self, num_devices: int) -> "DecoderConfig":

@@ -8,7 +8,7 @@ from haliax import NamedArray
 from service.models.activations import activate, gated, xielu
 from service.models.description import Activation, Experts, ExpertsBeside, FeedForward, PerLayerInput
 from service.models.experts import mixture
-from service.models.multiply import Multiply, NamedWeights
+from service.models.multiply import Multiply, NamedWeights, scaled
 from service.models.norm import normalized
 
 
@@ -32,7 +32,7 @@ def feed_forward(
         if description.has_bias:
             up = up + weights[f"{up_name}_bias"]
         if description.is_gated:
-            gate, plain = up["gate_up", 0], up["gate_up", 1]
+            gate, plain = scaled(up["gate_up", 0], description.gate_multiplier), up["gate_up", 1]
             active = hax.named(gated(gate.array, plain.array, description.activation), gate.axes)
         else:
             active = _activated(up, description.activation, weights)

@@ -122,6 +122,11 @@ class Multiply:
         return hax.named(self.mesh.constrain(x.array, [axis.name for axis in x.axes]), x.axes)
 
 
+def scaled(x: NamedArray, multiplier: float) -> NamedArray:
+    """Multiply by a number in float32, and round."""
+    return x if multiplier == 1 else (x.astype(jnp.float32) * multiplier).astype(x.dtype)
+
+
 def _stored(weights: NamedWeights, name: str) -> Array | QuantizedWeight | GroupedWeight:
     """Return a weight with the scales and zero points that lie beside it."""
     weight, scale = weights[name].array, weights.get(scale_name(name))

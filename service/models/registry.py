@@ -13,6 +13,7 @@ from service.models.families.hub_keys import resolved
 # Each model_type, and its module of the package of families.
 FAMILIES = {
     "apertus": "apertus",
+    "bamba": "bamba",
     "exaone4": "exaone4",
     "gemma": "gemma",
     "gemma2": "gemma2",
@@ -60,7 +61,7 @@ _DRAFTS = "it drafts for another model and is none by itself"
 REFUSED = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "mistral4", "kimi_k25", "glm4_moe_lite"), _LATENT),
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3_vl"), _INDEXED),
-    **dict.fromkeys(("bamba", "falcon_h1", "falcon_mamba", "jamba", "mamba", "mamba2", "nemotron_h"), _MAMBA),
+    **dict.fromkeys(("falcon_h1", "falcon_mamba", "jamba", "mamba", "mamba2", "nemotron_h"), _MAMBA),
     **dict.fromkeys(("recurrent_gemma", "rwkv", "xlstm", "minimax"), _OTHER),
     **dict.fromkeys(("zamba", "zamba2"), "its layers of attention are shared, each use with an adapter of its own"),
     **dict.fromkeys(("gemma4_assistant", "qwen3_5_mtp", "qwen3_next_mtp"), _DRAFTS),

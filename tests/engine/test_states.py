@@ -99,6 +99,9 @@ def check_same(found, expected, atol=SAME_MODEL_ATOL):
 CASES = [
     ("lfm2", None),
     ("qwen3_5", None),
+    ("granite_4_hybrid", None),
+    pytest.param("granite_4_experts", None, marks=pytest.mark.grid),
+    pytest.param("bamba", np.dtype(np.int8), marks=pytest.mark.grid),
     pytest.param("qwen3_next", None, marks=pytest.mark.grid),
     pytest.param("qwen3_5_moe", np.dtype(np.int8), marks=pytest.mark.grid),
     pytest.param("lfm2_bias", np.dtype(np.int8), marks=pytest.mark.grid),

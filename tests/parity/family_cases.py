@@ -78,6 +78,10 @@ _QWEN_3_5_EXPERTS = {
     **{"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
     "shared_expert_intermediate_size": 20,
 }
+_MAMBA = {
+    **{"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_head": 8, "mamba_d_conv": 4},
+    **{"mamba_expand": 2, "time_step_limit": [0.05, 0.4]},
+}
 _OLMO_HYBRID = {
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12},
     **{"linear_conv_kernel_dim": 3, "pad_token_id": None},
@@ -247,6 +251,20 @@ FAMILY_CASES = (
     FamilyCase("granite_moe", "granitemoe", {**_GRANITE, "num_local_experts": 6, "num_experts_per_tok": 3}),
     FamilyCase("granite_4", "granitemoehybrid", {**_GRANITE_4, "position_embedding_type": "rope"}),
     FamilyCase("granite_4_nope", "granitemoehybrid", {**_GRANITE_4, "position_embedding_type": "nope"}),
+    FamilyCase(
+        "granite_4_hybrid",
+        "granitemoehybrid",
+        {**_GRANITE_4, **_MAMBA, "layer_types": [_LINEAR, _LINEAR, _FULL, _LINEAR], "num_hidden_layers": 4},
+    ),
+    FamilyCase(
+        "granite_4_experts",
+        "granitemoehybrid",
+        {
+            **{**_GRANITE_4, **_MAMBA, "mamba_n_groups": 1, "mamba_proj_bias": True, "mamba_conv_bias": False},
+            **{"layer_types": [_LINEAR, _FULL, _LINEAR], "num_local_experts": 6, "num_experts_per_tok": 3},
+        },
+    ),
+    FamilyCase("bamba", "bamba", {**_MAMBA, "attn_layer_indices": [1], "head_dim": 8, "pad_token_id": None}),
     FamilyCase("phi3", "phi3", {"sliding_window": WINDOW, "pad_token_id": None}),
     FamilyCase("phi4_mini", "phi3", {**_PHI4_MINI, "original_max_position_embeddings": NUM_TOKENS}),
     FamilyCase("phi4_mini_long", "phi3", {**_PHI4_MINI, "original_max_position_embeddings": 16}, max_model_len=48),

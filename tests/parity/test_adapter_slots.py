@@ -137,7 +137,12 @@ def test_a_base_in_eight_bits_is_as_exact_with_an_adapter_beside_it(
 
 
 @pytest.mark.parametrize(
-    "name", ["lfm2", "qwen3_5", *(pytest.param(name, marks=pytest.mark.grid) for name in ("qwen3_next", "olmo_hybrid"))]
+    "name",
+    [
+        "lfm2",
+        "qwen3_5",
+        *(pytest.param(name, marks=pytest.mark.grid) for name in ("qwen3_next", "olmo_hybrid", "bamba")),
+    ],
 )
 def test_an_adapter_of_a_recurrent_layer_is_what_its_merge_is(name: str):
     case = next(case for case in FAMILY_CASES if case.name == name)
@@ -149,7 +154,10 @@ def test_an_adapter_of_a_recurrent_layer_is_what_its_merge_is(name: str):
         first, second = random.randn(4, columns).astype(np.float32), random.randn(rows, 4).astype(np.float32) * 0.03
         updates[tensor] = LowRankUpdate(first, second)
         merged[tensor] = tensors[tensor] + second @ first
-    assert any(name.endswith(("conv.in_proj.weight", "z.weight", "linear_attn.g_proj.weight")) for name in updates)
+    assert any(
+        name.endswith(("conv.in_proj.weight", "z.weight", "linear_attn.g_proj.weight", "mamba.in_proj.weight"))
+        for name in updates
+    )
     weights = with_adapter(base_weights(model, tensors), model, laid_out("a", updates, model))
     adapted, plain = Pair(model, token_ids).logits(weights)
     alone = Decoder(config)

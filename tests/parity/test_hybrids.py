@@ -59,9 +59,15 @@ def test_a_file_with_a_vision_model_and_layers_that_predict_further_is_served_fo
         check_tensors("test", model.weight_specs(), shapes_of(further))
 
 
-@pytest.mark.parametrize("tensor", ["linear_attn.A_log", "linear_attn.conv1d.weight", "linear_attn.dt_bias"])
-def test_a_tensor_without_which_a_state_is_nothing_is_missed_by_name(tensor):
-    case = case_of("qwen3_5")
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        *(("qwen3_5", f"linear_attn.{tensor}") for tensor in ("A_log", "conv1d.weight", "dt_bias")),
+        *(("granite_4_hybrid", f"mamba.{tensor}") for tensor in ("A_log", "conv1d.weight", "dt_bias", "D")),
+    ],
+)
+def test_a_tensor_without_which_a_state_is_nothing_is_missed_by_name(name, tensor):
+    case = case_of(name)
     tensors = {name: array for name, array in case.tensors().items() if not name.endswith(f"0.{tensor}")}
     with pytest.raises(MalformedCheckpoint, match=tensor.replace(".", r"\.")):
         check_tensors("test", specs_of(case.hub_config), shapes_of(tensors))
@@ -108,7 +114,7 @@ def test_a_decay_in_bfloat16_is_widened_and_never_narrowed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", "qwen3_next"])
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", "qwen3_next", "olmo_hybrid", "granite_4_hybrid", "bamba"])
 def test_two_thousand_tokens_decoded_one_by_one_have_the_logits_of_one_pass(name, tmp_path):
     case, length, page_size = case_of(name), 2048, 64
     config = {**json.loads(json.dumps(case.hub_config)), "max_position_embeddings": 4096}

@@ -19,15 +19,13 @@ Source: Yang et al. 2024, arXiv:2412.06464 (Gated DeltaNet); Yang et al. 2024, a
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Int32
+from jaxtyping import Array, Float, Int32
 
-from service.kernels.paging import STATE_BEFORE, ZERO_STATE, Paging, StateSlots
+from service.kernels.paging import Paging
+from service.kernels.states.recurrence import EXACT, Rule, run_recurrence
 
-ROW = 64  # tokens that are computed together at most: running sums of more decays lose digits
 BLOCK = 16  # rows of the system that are substituted one by one
-EXACT = jax.lax.Precision.HIGHEST
 
 type States = Float[Array, "slot key_head group key_dim value_dim"]
 type State = Float[Array, "key_head group key_dim value_dim"]
@@ -41,15 +39,6 @@ class Tokens(NamedTuple):
     values: Float[Array, "*seq token key_head group value_dim"]
     decays: Float[Array, "*seq token key_head group"]  # logarithms, not positive
     shares: Float[Array, "*seq token key_head group"]  # of the corrections
-
-    def without(self, num_tokens: Int[Array, " seq"]) -> "Tokens":
-        """Return the same with zeros in place of padding."""
-        is_token = jnp.arange(self.keys.shape[1], dtype=jnp.int32)[None] < num_tokens[:, None]
-
-        def masked(array: Array) -> Array:
-            return jnp.where(is_token.reshape(*is_token.shape, *(1,) * (array.ndim - 2)), array, 0)
-
-        return Tokens(*map(masked, self))
 
 
 class _Row(NamedTuple):
@@ -75,38 +64,8 @@ def run_delta(
         is_in_turn: whether sequences and rows are computed one after the other, as a CPU does it fastest. Then what one
             of them gives depends on no other, to the bit; otherwise products have other shapes with other numbers.
     """
-    assert paging.states is not None, "a model whose layers keep states is given their slots"
-    tokens = tokens.without(paging.num_tokens)
-    if tokens.keys.shape[1] == 1:
-        return (_decode_in_turn if is_in_turn else _decode)(tokens, states, paging)
-    return _run_rows(*_in_short_rows(tokens, paging, len(states)), states, is_in_turn=is_in_turn)
-
-
-def _in_short_rows(tokens: Tokens, paging: Paging, no_slot: int) -> tuple[Tokens, Paging, int]:
-    """Cut rows that are longer than they should be, and return them with the width that they had."""
-    slots, (num_rows, width) = paging.states, tokens.keys.shape[:2]
-    assert slots is not None
-    if width <= ROW:
-        return tokens, paging, width
-    parts = -(-width // ROW)
-    short = Tokens(
-        *(
-            jnp.pad(a, ((0, 0), (0, parts * ROW - width), *((0, 0),) * (a.ndim - 2))).reshape(-1, ROW, *a.shape[2:])
-            for a in tokens
-        )
-    )
-    part = jnp.arange(parts, dtype=jnp.int32)[None]
-    num_tokens = jnp.clip(paging.num_tokens[:, None] - part * ROW, 0, ROW)
-    reads = jnp.where(part == 0, slots.reads[:, None], STATE_BEFORE)
-    is_last = part == jnp.maximum(paging.num_tokens[:, None] - 1, 0) // ROW
-    writes = jnp.where(is_last, slots.writes[:, None], no_slot)
-    own = StateSlots(reads.reshape(-1), writes.reshape(-1))
-    return short, paging._replace(num_tokens=num_tokens.reshape(num_rows * parts), states=own), width
-
-
-def _begun(state: State, reads: Int[Array, ""]) -> State:
-    """Return a state, or zeros in its place; not multiplied by zero, since a slot may hold NaN."""
-    return jnp.where(reads == ZERO_STATE, jnp.zeros_like(state), state)
+    rule = Rule(_step, _prepare, _advance, BLOCK)
+    return run_recurrence(rule, tokens, jnp.zeros_like(tokens.values), states, paging, is_in_turn=is_in_turn)
 
 
 def _step(token: Tokens, state: State) -> tuple[Float[Array, "key_head group value_dim"], State]:
@@ -118,82 +77,6 @@ def _step(token: Tokens, state: State) -> tuple[Float[Array, "key_head group val
     correction = token.shares[0][:, :, None] * (token.values[0] - of_key)
     changed = state * decay[..., None] + key[:, None, :, None] * correction[:, :, None, :]
     return of_query + jnp.sum(key * query, axis=1)[:, None, None] * correction, changed
-
-
-def _decode(
-    tokens: Tokens, states: States, paging: Paging
-) -> tuple[Float[Array, "seq token key_head group value_dim"], States]:
-    assert paging.states is not None
-    before = jax.vmap(_begun)(states[jnp.maximum(paging.states.reads, 0)], paging.states.reads)
-    read, after = jax.vmap(_step)(tokens, before)
-    return read[:, None], states.at[paging.states.writes].set(after, mode="drop")
-
-
-def _decode_in_turn(
-    tokens: Tokens, states: States, paging: Paging
-) -> tuple[Float[Array, "seq token key_head group value_dim"], States]:
-    slots, num_seqs = paging.states, len(paging.num_tokens)
-    assert slots is not None
-    is_live = paging.num_tokens > 0
-    places = jnp.where(is_live, jnp.cumsum(is_live) - 1, num_seqs)
-    order = jnp.zeros(num_seqs, jnp.int32).at[places].set(jnp.arange(num_seqs, dtype=jnp.int32), mode="drop")
-
-    def run(number: Int[Array, ""], carry: tuple[States, Array]) -> tuple[States, Array]:
-        states, results = carry
-        seq = order[number]
-        token = Tokens(*(jax.lax.dynamic_index_in_dim(array, seq, keepdims=False) for array in tokens))
-        before = _begun(_slot(states, slots.reads[seq]), slots.reads[seq])
-        read, after = _step(token, before)
-        changed = jax.lax.dynamic_update_index_in_dim(states, after, slots.writes[seq], 0)
-        return changed, jax.lax.dynamic_update_index_in_dim(results, read, seq, 0)
-
-    results = jnp.zeros_like(tokens.values[:, 0])
-    states, results = jax.lax.fori_loop(0, jnp.sum(is_live), run, (states, results))
-    return results[:, None], states
-
-
-def _run_rows(
-    tokens: Tokens, paging: Paging, width: int, states: States, *, is_in_turn: bool
-) -> tuple[Float[Array, "seq token key_head group value_dim"], States]:
-    """Run rows of prompts, each of which begins with zeros, with a slot, or where the one before it has ended.
-
-    Args:
-        tokens: at most ROW in each row.
-        paging: the slots that each row reads and writes.
-        width: how many tokens a row had, of which it may be a part.
-        states: the matrices of each slot.
-        is_in_turn: as in `run_delta`.
-    """
-    slots, padding = paging.states, -tokens.keys.shape[1] % BLOCK
-    assert slots is not None
-    tokens = Tokens(*(jnp.pad(a, ((0, 0), (0, padding), *((0, 0),) * (a.ndim - 2))) for a in tokens))
-    prepared = None if is_in_turn else jax.vmap(_prepare)(tokens)
-
-    def run(number: Int[Array, ""], carry: tuple[States, State, Array]) -> tuple[States, State, Array]:
-        states, state, results = carry
-        source = tokens if prepared is None else prepared
-        own = jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, number, keepdims=False), source)
-        row = _prepare(own) if prepared is None else own
-        reads, writes = slots.reads[number], slots.writes[number]
-        before = jnp.where(reads == STATE_BEFORE, state, _begun(_slot(states, reads), reads))
-        read, after = _advance(row, before)
-        # What is not wanted is written where it changes nothing.
-        place = jnp.minimum(writes, len(states) - 1)
-        kept = jnp.where(writes < len(states), after, _slot(states, place))
-        states = jax.lax.dynamic_update_index_in_dim(states, kept, place, 0)
-        return states, after, jax.lax.dynamic_update_index_in_dim(results, read, number, 0)
-
-    num_rows: Int[Array, ""] | int = len(paging.num_tokens)
-    if is_in_turn:  # those behind the last one with tokens change nothing
-        num_rows = jnp.max(jnp.where(paging.num_tokens > 0, jnp.arange(1, num_rows + 1), 0))
-    results = jnp.zeros_like(tokens.values)
-    states, _, results = jax.lax.fori_loop(0, num_rows, run, (states, jnp.zeros_like(states[0]), results))
-    of_rows = results[:, : min(width, ROW)]
-    return of_rows.reshape(-1, -(-width // ROW) * of_rows.shape[1], *of_rows.shape[2:])[:, :width], states
-
-
-def _slot(states: States, slot: Int[Array, ""]) -> State:
-    return jax.lax.dynamic_index_in_dim(states, jnp.maximum(slot, 0), keepdims=False)
 
 
 def _prepare(tokens: Tokens) -> _Row:

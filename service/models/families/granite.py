@@ -1,16 +1,24 @@
-"""Granite 3, with experts or without, and the dense models of Granite 4: Llama with multipliers.
+"""Granite 3 and 4, with experts or without: Llama with multipliers, and in hybrids of Granite 4 layers of Mamba-2.
 
 Source: transformers `models/granite/modeling_granite.py`, `models/granitemoe/modeling_granitemoe.py`,
 `models/granitemoehybrid/modeling_granitemoehybrid.py`.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from service.models.config import HubConfig
-from service.models.description import Attention, DecoderConfig, Experts, FeedForward, TensorNames
-from service.models.families.layer_kinds import FORMER_KINDS, FULL
-from service.models.families.llama import NAMES, pre_norm_layers, read_attention, read_decoder, read_feed_forward
+from service.models.description import Attention, DecoderConfig, Experts, FeedForward, Layer, TensorNames
+from service.models.families import mamba2
+from service.models.families.layer_kinds import FULL, LINEAR, read_layer_kinds
+from service.models.families.llama import (
+    NAMES,
+    pre_norm_layers,
+    read_attention,
+    read_decoder,
+    read_feed_forward,
+    read_norm,
+)
 
 MOE_NAMES = replace(
     NAMES,
@@ -18,7 +26,7 @@ MOE_NAMES = replace(
     expert_gate_up=("block_sparse_moe.input_linear.weight",),
     expert_down="block_sparse_moe.output_linear.weight",
 )
-HYBRID_NAMES = replace(NAMES, gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear")
+HYBRID_NAMES = replace(MOE_NAMES, gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear", **mamba2.NAMES)
 
 
 def read_config(config: HubConfig) -> DecoderConfig:
@@ -32,22 +40,20 @@ def read_config(config: HubConfig) -> DecoderConfig:
         config, has_bias=has_bias, has_output_bias=has_bias, scale=config.number("attention_multiplier")
     )
     if config.values["model_type"] == "granitemoehybrid":
-        attention, feed_forward = _dense_hybrid(config, attention)
-        return _multiplied(config, attention, feed_forward, HYBRID_NAMES)
+        return _multiplied(config, _hybrid_layers(config, attention), HYBRID_NAMES)
     if config.values["model_type"] == "granitemoe":
         count, top_k = (
             config.required_int("num_local_experts"),
             config.at_most("num_experts_per_tok", "num_local_experts"),
         )
-        return _multiplied(config, attention, Experts(count, top_k, read_feed_forward(config)), MOE_NAMES)
-    return _multiplied(config, attention, read_feed_forward(config, has_bias=config.flag("mlp_bias")), NAMES)
+        experts = Experts(count, top_k, read_feed_forward(config))
+        return _multiplied(config, pre_norm_layers(config, attention, experts), MOE_NAMES)
+    feed_forward = read_feed_forward(config, has_bias=config.flag("mlp_bias"))
+    return _multiplied(config, pre_norm_layers(config, attention, feed_forward), NAMES)
 
 
-def _multiplied(
-    config: HubConfig, attention: Attention, feed_forward: FeedForward | Experts, names: TensorNames
-) -> DecoderConfig:
+def _multiplied(config: HubConfig, layers: Sequence[Layer], names: TensorNames) -> DecoderConfig:
     residual = config.number("residual_multiplier")
-    layers = pre_norm_layers(config, attention, feed_forward)
     return read_decoder(
         config,
         [replace(layer, residual_multiplier=residual) for layer in layers],
@@ -57,22 +63,36 @@ def _multiplied(
     )
 
 
-def _dense_hybrid(config: HubConfig, attention: Attention) -> tuple[Attention, FeedForward]:
-    """Read a hybrid whose layers are all attention, and which has no experts."""
-    if config.values["num_local_experts"] != 0:
-        raise config.refuse("num_local_experts must be 0: of granitemoehybrid only the dense models are served.")
-    kinds = [FORMER_KINDS.get(str(kind), kind) for kind in _list(config, "layer_types") or ["mamba"]]
-    if any(kind != FULL for kind in kinds) or len(kinds) != config.required_int("num_hidden_layers"):
-        raise config.refuse("layer_types must name attention for each layer; Mamba's layers are not served.")
+def _hybrid_layers(config: HubConfig, attention: Attention) -> list[Layer]:
+    """Read layers that attend or keep a state; each has a feed-forward, and beside it experts, if there are any."""
     config.refuse_unless("position_embedding_type", "rope", "nope")
     if config.values.get("position_embedding_type") != "rope":
         attention = replace(attention, rotation=None)
-    size = config.required_int("shared_intermediate_size")
-    return attention, FeedForward(size, config.activation("hidden_act"))
+    num_layers, norm = config.required_int("num_hidden_layers"), read_norm(config)
+    kinds = read_layer_kinds(config, [LINEAR] * num_layers, (FULL, LINEAR))
+    if FULL not in kinds:
+        raise config.refuse(f"layer_types names no {FULL}, without which a model is not served.")
+    state = None
+    if LINEAR in kinds:
+        width = config.required_int("mamba_expand") * config.required_int("hidden_size")
+        state = mamba2.read_state_space(config, width, norm)
+    feed_forward = _hybrid_feed_forward(config)
+    return [
+        Layer(attention, feed_forward, norm, norm)
+        if kind == FULL
+        else Layer(None, feed_forward, norm, norm, state=state)
+        for kind in kinds
+    ]
 
 
-def _list(config: HubConfig, key: str) -> list[Any]:
-    value = config.values[key]
-    if value is not None and not isinstance(value, list):
-        raise config.refuse(f"{key} is {value!r}, which should be a list.")
-    return value or []
+def _hybrid_feed_forward(config: HubConfig) -> FeedForward | Experts:
+    activation = config.activation("hidden_act")
+    shared = FeedForward(config.required_int("shared_intermediate_size"), activation)
+    if config.values["num_local_experts"] == 0:
+        return shared
+    return Experts(
+        config.required_int("num_local_experts"),
+        config.at_most("num_experts_per_tok", "num_local_experts"),
+        FeedForward(config.required_int("intermediate_size"), activation),
+        shared=shared,
+    )

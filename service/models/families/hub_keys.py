@@ -143,7 +143,11 @@ _QWEN_3_5_WHOLE = FamilyKeys(
     unused=("text_config", "vision_config", "image_token_id", "video_token_id", "vision_*_token_id"),
 )
 _ROUTER = ("router_aux_loss_coef", "router_jitter_noise", "output_router_logits")
-_MAMBA = ("mamba_*", "time_step_*", "normalization_function", "init_method", "num_experts_per_tok", "intermediate_size")
+_MAMBA = {
+    **{"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_head": None, "mamba_d_conv": 4},
+    **{"mamba_expand": 2, "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": None},
+}
+_MAMBA_UNUSED = ("mamba_chunk_size", "mamba_dt_*", "time_step_*", "normalization_function", "init_method")
 
 # By the model_type of a file, or of a part of one.
 FAMILY_KEYS: Mapping[str, FamilyKeys] = {
@@ -154,6 +158,15 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
             **{"max_position_embeddings": 65_536, "attention_bias": False},
         },
         unused=("mlp_bias", "post_norm", "qk_norm"),
+    ),
+    "bamba": FamilyKeys(
+        {
+            **_DECODER,
+            **_BIASES,
+            **{"vocab_size": 128_000, "intermediate_size": 14_336, "num_key_value_heads": 8, "rms_norm_eps": 1e-5},
+            **{"max_position_embeddings": 262_144, "attn_layer_indices": None, **_MAMBA},
+        },
+        unused=(*_MAMBA_UNUSED, "num_logits_to_keep", "z_loss_coefficient", "layers_block_type", "layer_types"),
     ),
     "exaone4": FamilyKeys(
         {
@@ -230,10 +243,10 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         {
             **_GRANITE,
             **{"num_local_experts": 8, "shared_intermediate_size": 1024, "position_embedding_type": None},
-            "layer_types": None,
+            **{"layer_types": None, "num_experts_per_tok": 2, **_MAMBA},
         },
         {"layers_block_type": "layer_types"},
-        unused=(*_ROUTER, *_MAMBA),
+        unused=(*_ROUTER, *_MAMBA_UNUSED),
     ),
     "idefics3": _IDEFICS,
     "idefics3_vision": _IDEFICS_VISION,

@@ -67,6 +67,7 @@ _GEMMA_4 = FamilyRope(
 )
 FAMILY_ROPES: Mapping[str, FamilyRope] = {
     "apertus": FamilyRope(12_000_000.0, _APERTUS),
+    "bamba": FamilyRope(partial=0.5),
     "gemma3_text": FamilyRope(kinds={FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_local_base_freq", 10_000.0)}),
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _GEMMA_4),
     "glm": FamilyRope(partial=0.5, is_adjacent=True),

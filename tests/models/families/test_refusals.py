@@ -42,8 +42,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         ("gemma4_shared", {"num_kv_shared_layers": -1}, "num_kv_shared_layers is -1"),
         ("olmo2", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is not served"),
         ("granite", {"residual_multiplier": 0}, "residual_multiplier is 0"),
-        ("granite_4", {"num_local_experts": 4}, "num_local_experts must be 0"),
-        ("granite_4", {"layer_types": ["attention", "mamba", "attention"]}, "Mamba's layers are not served"),
+        ("granite_4", {"num_local_experts": -1}, "num_local_experts is -1"),
+        ("granite_4", {"layer_types": ["attention", "mamba", "conv"]}, "for each of 3 layers"),
+        ("granite_4", {"layer_types": ["mamba"] * 3}, "names no full_attention"),
         ("granite_4", {"position_embedding_type": "alibi"}, "position_embedding_type = 'alibi' is not served"),
         ("phi4_mini", {"partial_rotary_factor": 0.65}, "5 of head_dim = 8 dimensions are rotated"),
         ("phi4_mini", {"partial_rotary_factor": 2}, "16 of head_dim = 8 dimensions are rotated"),
@@ -87,7 +88,7 @@ def test_a_list_of_factors_of_the_wrong_length_is_refused():
         ("deepseek_v2", "latent vector"),
         ("deepseek_v3", "latent vector"),
         ("gpt2_hyena", "convolutions"),
-        ("mamba2", "another recurrence"),
+        ("mamba", "another recurrence"),
         ("jamba", "another recurrence"),
         ("zamba2", "shared"),
         ("rwkv", "a recurrence of their own"),
@@ -167,6 +168,40 @@ def test_heads_of_qwen_3_5_that_contradict_each_other_are_refused_by_name(values
 def test_heads_of_olmo_hybrid_that_contradict_each_other_are_refused_by_name(values, reason):
     with pytest.raises(UnsupportedModel, match=reason):
         read_config("m", {**CONFIGS["olmo_hybrid"], **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"mamba_n_heads": 7}, "mamba_n_heads = 7 does not divide the width of the recurrent layers, 64"),
+        ({"mamba_d_head": 7}, "mamba_d_head = 7 times mamba_n_heads = 8 is not the width"),
+        ({"mamba_n_groups": 3}, "mamba_n_groups = 3 does not divide the 8 heads"),
+        ({"mamba_n_heads": 0}, "mamba_n_heads is 0"),
+        ({"mamba_d_state": -1}, "mamba_d_state is -1"),
+        ({"mamba_d_conv": 1}, "mamba_d_conv is 1: a convolution of one tap keeps no state"),
+        ({"mamba_d_conv": 0}, "mamba_d_conv is 0"),
+        ({"mamba_expand": 0}, "mamba_expand is 0"),
+        ({"time_step_limit": [0.2, 0.1]}, "time_step_limit is .*, which should be the least and the most step"),
+        ({"time_step_limit": [0.2]}, "time_step_limit is "),
+        ({"time_step_limit": [0.0, "much"]}, "time_step_limit is "),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not served"),
+    ],
+)
+def test_heads_of_mamba_2_that_contradict_each_other_are_refused_by_name(values, reason):
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("m", {**CONFIGS["granite_4_hybrid"], **values})
+
+
+def test_layers_of_bamba_that_attend_are_named():
+    for attending in (None, [], [3], "all"):
+        with pytest.raises(UnsupportedModel, match="attn_layer_indices must hold numbers of layers below 3"):
+            read_config("m", {**CONFIGS["bamba"], "attn_layer_indices": attending})
+
+
+@pytest.mark.parametrize("limit", [{"__float__": "Infinity"}, "Infinity", float("inf")])
+def test_a_step_without_a_limit_is_read_however_it_is_written(limit):
+    config = read_config("m", {**CONFIGS["granite_4_hybrid"], "time_step_limit": [0.05, limit]})
+    assert config.layers[0].state.most_step == float("inf")
 
 
 def test_states_are_kept_in_float32_whatever_a_file_says(caplog):

@@ -157,7 +157,9 @@ def test_a_malformed_value_is_refused_by_the_key_and_never_replaced_by_a_default
                     assert is_unused(name, key), (part, key, bad)
 
 
-UNREAD = {"granite_4_block_types": ("intermediate_size",)}  # that of experts, of which it has none
+# Those of experts and of recurrent layers, of which it has none.
+_MAMBA = ("n_heads", "n_groups", "d_state", "d_conv", "expand", "conv_bias", "proj_bias")
+UNREAD = {"granite_4_block_types": ("intermediate_size", "num_experts_per_tok", *(f"mamba_{key}" for key in _MAMBA))}
 
 
 def is_unused(name: str, key: str) -> bool:

@@ -62,6 +62,7 @@ def read_config(config: HubConfig, vector: VectorConfig) -> RotaryConfig:
     if isinstance(mlp, Experts):
         raise UnsupportedModel(config.uri, "config.json: a mixture of experts is not served as an encoder.")
     assert heads.rotation is not None
+    assert mlp is not None, "a layer without a state has both branches"
     return RotaryConfig(
         model_type=model_type,
         vocab_size=decoder.vocab_size,
