@@ -28,8 +28,8 @@ type Arrays = tuple[Array, ...]
 type Convolve = Callable[[Array, Array, Array, Paging], tuple[Array, Array]]
 
 UNIT_EPS = 1e-6  # in the length of a query or a key. Source: transformers `modeling_qwen3_5.py` (l2norm)
-# Of what layers keep: matrices, and last inputs. The channels of a key head follow each other. A group of Mamba-2's heads
-# is split as a key head is.
+# Of what layers keep: matrices, and last inputs. The channels of a key head follow each other. A group of Mamba-2's
+# heads is split as a key head is.
 MATRICES, LAST_INPUTS = ("slot", "key_head", "group", "key_dim", "value_dim"), ("earlier", "slot", "state_channel")
 
 

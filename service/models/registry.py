@@ -15,6 +15,7 @@ FAMILIES = {
     "apertus": "apertus",
     "bamba": "bamba",
     "exaone4": "exaone4",
+    "falcon_h1": "falcon_h1",
     "gemma": "gemma",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
@@ -61,7 +62,7 @@ _DRAFTS = "it drafts for another model and is none by itself"
 REFUSED = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "mistral4", "kimi_k25", "glm4_moe_lite"), _LATENT),
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3_vl"), _INDEXED),
-    **dict.fromkeys(("falcon_h1", "falcon_mamba", "jamba", "mamba", "mamba2", "nemotron_h"), _MAMBA),
+    **dict.fromkeys(("falcon_mamba", "jamba", "mamba", "mamba2", "nemotron_h"), _MAMBA),
     **dict.fromkeys(("recurrent_gemma", "rwkv", "xlstm", "minimax"), _OTHER),
     **dict.fromkeys(("zamba", "zamba2"), "its layers of attention are shared, each use with an adapter of its own"),
     **dict.fromkeys(("gemma4_assistant", "qwen3_5_mtp", "qwen3_next_mtp"), _DRAFTS),

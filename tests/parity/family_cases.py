@@ -82,6 +82,12 @@ _MAMBA = {
     **{"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_head": 8, "mamba_d_conv": 4},
     **{"mamba_expand": 2, "time_step_limit": [0.05, 0.4]},
 }
+_FALCON_H1 = {
+    **{**_MAMBA, "mamba_d_ssm": 48, "mamba_d_head": 6, "num_hidden_layers": 2, "pad_token_id": None},
+    **{"lm_head_multiplier": 0.7, "embedding_multiplier": 2.5, "mlp_multipliers": [0.6, 1.4], "key_multiplier": 0.8},
+    **{"ssm_multipliers": [0.7, 1.3, 0.8, 1.2, 0.9], "ssm_in_multiplier": 1.25, "ssm_out_multiplier": 0.75},
+    **{"attention_in_multiplier": 1.1, "attention_out_multiplier": 0.9},
+}
 _OLMO_HYBRID = {
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12},
     **{"linear_conv_kernel_dim": 3, "pad_token_id": None},
@@ -265,6 +271,16 @@ FAMILY_CASES = (
         },
     ),
     FamilyCase("bamba", "bamba", {**_MAMBA, "attn_layer_indices": [1], "head_dim": 8, "pad_token_id": None}),
+    FamilyCase("falcon_h1", "falcon_h1", {**_FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+    FamilyCase(
+        "falcon_h1_biases",
+        "falcon_h1",
+        {
+            **{**_FALCON_H1, "mamba_rms_norm": True, "mamba_proj_bias": True, "projectors_bias": True},
+            **{"attention_bias": True, "mlp_bias": True, "mamba_n_groups": 1, "mamba_conv_bias": False},
+        },
+    ),
+    FamilyCase("falcon_h1_no_norm", "falcon_h1", {**_FALCON_H1, "head_dim": 16}),
     FamilyCase("phi3", "phi3", {"sliding_window": WINDOW, "pad_token_id": None}),
     FamilyCase("phi4_mini", "phi3", {**_PHI4_MINI, "original_max_position_embeddings": NUM_TOKENS}),
     FamilyCase("phi4_mini_long", "phi3", {**_PHI4_MINI, "original_max_position_embeddings": 16}, max_model_len=48),

@@ -141,7 +141,7 @@ def test_a_base_in_eight_bits_is_as_exact_with_an_adapter_beside_it(
     [
         "lfm2",
         "qwen3_5",
-        *(pytest.param(name, marks=pytest.mark.grid) for name in ("qwen3_next", "olmo_hybrid", "bamba")),
+        *(pytest.param(name, marks=pytest.mark.grid) for name in ("qwen3_next", "olmo_hybrid", "bamba", "falcon_h1")),
     ],
 )
 def test_an_adapter_of_a_recurrent_layer_is_what_its_merge_is(name: str):

@@ -114,7 +114,9 @@ def test_a_decay_in_bfloat16_is_widened_and_never_narrowed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", "qwen3_next", "olmo_hybrid", "granite_4_hybrid", "bamba"])
+@pytest.mark.parametrize(
+    "name", ["lfm2", "qwen3_5", "qwen3_next", "olmo_hybrid", "granite_4_hybrid", "bamba", "falcon_h1"]
+)
 def test_two_thousand_tokens_decoded_one_by_one_have_the_logits_of_one_pass(name, tmp_path):
     case, length, page_size = case_of(name), 2048, 64
     config = {**json.loads(json.dumps(case.hub_config)), "max_position_embeddings": 4096}

@@ -175,6 +175,19 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
             **{"sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": None},
         }
     ),
+    "falcon_h1": FamilyKeys(
+        {
+            **_DECODER,
+            **_BIASES,
+            **_MAMBA,
+            **{"vocab_size": 128_000, "intermediate_size": 14_336, "num_key_value_heads": 8, "rms_norm_eps": 1e-5},
+            **{"max_position_embeddings": 8192, "mamba_d_ssm": 1024, "mamba_norm_before_gate": True},
+            **{"mamba_rms_norm": False, "projectors_bias": False, "lm_head_multiplier": 1.0, "key_multiplier": 1.0},
+            **{"embedding_multiplier": 1.0, "mlp_multipliers": None, "ssm_multipliers": None, "ssm_in_multiplier": 1.0},
+            **{"ssm_out_multiplier": 1.0, "attention_in_multiplier": 1.0, "attention_out_multiplier": 1.0},
+        },
+        unused=(*_MAMBA_UNUSED, "num_logits_to_keep", "layers_block_type", "layer_types", "mamba_use_mlp"),
+    ),
     "gemma": FamilyKeys(
         {
             **_GEMMA,

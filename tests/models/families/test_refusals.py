@@ -192,6 +192,22 @@ def test_heads_of_mamba_2_that_contradict_each_other_are_refused_by_name(values,
         read_config("m", {**CONFIGS["granite_4_hybrid"], **values})
 
 
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"ssm_multipliers": [1.0] * 4}, "ssm_multipliers is .*, which should hold 5 numbers"),
+        ({"mlp_multipliers": 2}, "mlp_multipliers is 2, which should hold 2 numbers"),
+        ({"mlp_multipliers": [1.0, 0]}, r"mlp_multipliers\[1\] is 0, which should be a positive number"),
+        ({"key_multiplier": -1}, "key_multiplier is -1"),
+        ({"mamba_d_ssm": 0}, "mamba_d_ssm is 0"),
+        ({"mamba_d_ssm": 50}, "mamba_n_heads = 8 does not divide the width of the recurrent layers, 50"),
+    ],
+)
+def test_multipliers_and_widths_of_falcon_h1_are_refused_by_name(values, reason):
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("m", {**CONFIGS["falcon_h1"], **values})
+
+
 def test_layers_of_bamba_that_attend_are_named():
     for attending in (None, [], [3], "all"):
         with pytest.raises(UnsupportedModel, match="attn_layer_indices must hold numbers of layers below 3"):
