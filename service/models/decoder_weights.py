@@ -3,6 +3,7 @@
 Source: transformers `models/llama/modeling_llama.py` (a linear layer stores [out, in]).
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from service.models.description import (
     FeedForward,
     GatedDelta,
     ImageEncoder,
+    Latent,
     Layer,
     Merger,
     Norm,
@@ -453,31 +455,32 @@ def _feed_forward(
 
 
 def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
-    number, mlp = experts.num_experts, experts.expert.size
+    number, mlp, hidden = experts.num_experts, experts.expert.size, embed
     # As a plain array: in 8 bits a router would choose other experts.
     yield _plain(ours + "router", ("expert", "embed"), (number, embed), f"{theirs}{names.router}.weight")
     if experts.router_norm is not None:
         yield _plain(ours + "router_norm", ("embed",), (embed,), f"{theirs}{names.router_norm}")
     if experts.has_expert_scales:
         yield _plain(ours + "expert_scales", ("expert",), (number,), f"{theirs}{names.expert_scales}")
+    if experts.latent is not None:
+        yield from _latent_projections(experts.latent, ours, theirs, embed, names)
+        embed = experts.latent.size
     if experts.bias is not None:
         bias_tensor = names.router_bias or f"{names.router}.bias"
         yield _plain(ours + "router_bias", ("expert",), (number,), f"{theirs}{bias_tensor}")
-    of_each, is_transposed = 2 // len(names.expert_gate_up), names.has_transposed_experts
-    up_axes, up_shape = ("expert", "gate_up", "mlp"), (number, 2, mlp)
-    if experts.is_interleaved:
-        up_axes, up_shape = ("expert", "mlp", "gate_up"), (number, mlp, 2)
+    is_transposed = names.has_transposed_experts
+    up_axes, up_shape, part = _shape_up(experts, 2 // len(names.expert_gate_up))
     up = tuple(
         TensorSource(
             f"{theirs}{name}",
-            (*stack, of_each * mlp, embed),
-            (*(stack or (1,)), *((mlp, 2) if experts.is_interleaved else (of_each, mlp)), embed),
+            (*stack, math.prod(part), embed),
+            (*(stack or (1,)), *part, embed),
             is_transposed=is_transposed,
         )
         for name, stack in _each_expert(names.expert_gate_up, number)
     )
     concat_axis = 1 if len(up) == 2 and number > 1 else 0
-    gate_up = ours + "expert_gate_up"
+    gate_up = ours + ("expert_gate_up" if experts.expert.is_gated else "expert_up")
     yield WeightSpec(gate_up, (*up_axes, "embed"), (*up_shape, embed), up, concat_axis, num_in_axes=1)
     downs = tuple(
         TensorSource(
@@ -492,9 +495,35 @@ def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: Tensor
         yield WeightSpec(f"{gate_up}_bias", up_axes, up_shape, (bias,))
         yield _plain(f"{down}_bias", ("expert", "embed"), (number, embed), f"{theirs}{names.expert_down}_bias")
     if experts.shared is not None:
-        yield from _feed_forward(experts.shared, ours, theirs, embed, names)
+        if names.shared_down is not None:
+            names = replace(names, gate_up=names.shared_gate_up, down=names.shared_down)
+        yield from _feed_forward(experts.shared, ours, theirs, hidden, names)
     if experts.has_shared_gate:
-        yield _plain(ours + "shared_gate", ("one", "embed"), (1, embed), f"{theirs}{names.shared_gate}.weight")
+        yield _plain(ours + "shared_gate", ("one", "embed"), (1, hidden), f"{theirs}{names.shared_gate}.weight")
+
+
+def _shape_up(experts: Experts, num_parts: int) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the axes of the experts' projections up and their sizes, but for the last, and the part of one tensor.
+
+    Args:
+        experts: their description.
+        num_parts: how many of the gate and what it multiplies a tensor has.
+    """
+    number, mlp = experts.num_experts, experts.expert.size
+    if not experts.expert.is_gated:
+        return ("expert", "mlp"), (number, mlp), (mlp,)
+    if experts.is_interleaved:
+        return ("expert", "mlp", "gate_up"), (number, mlp, 2), (mlp, 2)
+    return ("expert", "gate_up", "mlp"), (number, 2, mlp), (num_parts, mlp)
+
+
+def _latent_projections(latent: Latent, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+    size, (first, second) = latent.size, (f"{theirs}{name}" for name in names.latent)
+    yield _product(ours + "latent_in", ("latent", "embed"), (size, embed), f"{first}.weight")
+    yield _product(ours + "latent_out", ("embed", "latent"), (embed, size), f"{second}.weight")
+    if latent.has_bias:
+        yield _plain(ours + "latent_in_bias", ("latent",), (size,), f"{first}.bias")
+        yield _plain(ours + "latent_out_bias", ("embed",), (embed,), f"{second}.bias")
 
 
 def _each_expert(names: tuple[str, ...], number: int) -> Iterator[tuple[str, tuple[int, ...]]]:

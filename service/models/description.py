@@ -276,6 +276,14 @@ class RouterBias(StrEnum):
 
 
 @dataclass(frozen=True)
+class Latent:
+    """A projection of what experts read to another width, and one of their weighted sum back."""
+
+    size: int
+    has_bias: bool = False
+
+
+@dataclass(frozen=True)
 class Experts:
     """A mixture of experts: a router chooses some feed-forwards for each token, and weighs their results."""
 
@@ -291,6 +299,7 @@ class Experts:
     has_shared_gate: bool = False  # whether a number of each token, computed of its input, multiplies that result
     is_interleaved: bool = False  # whether the rows of an expert's two projections up alternate in their tensor
     router_norm: Norm | None = None  # of what the router reads, which is then divided by the root of its width
+    latent: Latent | None = None  # None for experts that read and give the width of the model
     has_expert_scales: bool = False  # whether a number that is learned of each expert multiplies its weight
 
     @property
@@ -388,7 +397,12 @@ class TensorNames:
     expert_gate_up: tuple[str, ...] = ()  # as `gate_up`, and `{}` is an expert's number; without it all are stacked
     expert_down: str | None = None
     has_transposed_experts: bool = False  # whether the weights of experts are stored [in, out]
+    shared_gate_up: tuple[
+        str, ...
+    ] = ()  # of the expert that all tokens share, where `gate_up` is a layer's without any
+    shared_down: str | None = None
     shared_gate: str | None = None
+    latent: tuple[str, str] = ("", "")  # the projection down and the one up
     sinks: str | None = None
     head_gates: str | None = None
     output_scale: str | None = None

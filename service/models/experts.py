@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from haliax import NamedArray
 from jaxtyping import Array, Float, Float32, Int, Int32
 
-from service.models.activations import gated
+from service.models.activations import activate, gated
 from service.models.description import Experts, RouterBias, RouterScores
 from service.models.multiply import Arrays, Multiply, NamedWeights
 
@@ -46,19 +46,22 @@ def mixture(
         sizes = sizes[:-1]
         order = jnp.zeros_like(place).at[place].set(jnp.arange(len(place), dtype=place.dtype))
     rows, expert_of_row = tokens[order // description.top_k], chosen.reshape(-1)[order]
+    up_name = "expert_gate_up" if description.expert.is_gated else "expert_up"
     part_axis = 2 if description.is_interleaved else 1
 
     def of_experts(own: Arrays) -> Float32[Array, "row embed"]:
-        up = multiply.grouped(rows, own, "expert_gate_up", sizes)
+        up = multiply.grouped(rows, own, up_name, sizes)
         if description.expert.has_bias:
-            up = up + own["expert_gate_up_bias"][expert_of_row]
-        gate, plain = (jnp.take(up, part, axis=part_axis) for part in (0, 1))
-        active = gated(gate, plain, description.expert.activation)
+            up = up + own[f"{up_name}_bias"][expert_of_row]
+        if description.expert.is_gated:
+            gate, plain = (jnp.take(up, part, axis=part_axis) for part in (0, 1))
+            active = gated(gate, plain, description.expert.activation)
+        else:
+            active = activate(up, description.expert.activation)
         return multiply.grouped(active, own, "expert_down", sizes, dtype=jnp.float32)
 
     with jax.named_scope("experts"):
-        names = ("expert_gate_up", "expert_gate_up_bias", "expert_down")
-        results = multiply.summed_over_devices(of_experts, weights, *names)
+        results = multiply.summed_over_devices(of_experts, weights, up_name, f"{up_name}_bias", "expert_down")
         of_tokens = results[place].reshape(*chosen.shape, -1)
         if description.expert.has_bias:
             of_tokens = of_tokens + weights["expert_down_bias"].array[chosen].astype(jnp.float32)

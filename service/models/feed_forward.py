@@ -21,7 +21,7 @@ def feed_forward(
     Source: Shazeer 2020, arXiv:2002.05202 (SwiGLU).
     """
     if isinstance(description, Experts):
-        mixed, shared = mixture(x, description, weights, multiply), description.shared
+        mixed, shared = _mixed(x, description, weights, multiply), description.shared
         if shared is None:
             return mixed
         own = feed_forward(x, shared, weights, multiply)
@@ -38,6 +38,20 @@ def feed_forward(
             active = _activated(up, description.activation, weights)
         down = multiply.constrained(multiply(active, weights, "down", ("mlp",)))
     return down + weights["down_bias"] if description.has_bias else down
+
+
+def _mixed(x: NamedArray, description: Experts, weights: NamedWeights, multiply: Multiply) -> NamedArray:
+    """Return the weighted sum of the results of experts, which may read another width than the router."""
+    latent = description.latent
+    if latent is None:
+        return mixture(x, description, weights, multiply)
+    with jax.named_scope("latent_in"):
+        inner = multiply(x, weights, "latent_in", ("embed",))
+        inner = inner + weights["latent_in_bias"] if latent.has_bias else inner
+    mixed = mixture(inner.rename({"latent": "embed"}), description, weights, multiply, x)
+    with jax.named_scope("latent_out"):
+        out = multiply(mixed.rename({"embed": "latent"}), weights, "latent_out", ("latent",))
+    return out + weights["latent_out_bias"] if latent.has_bias else out
 
 
 def with_experts_beside(

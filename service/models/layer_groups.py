@@ -8,13 +8,16 @@ Calling one for a few layers at a time costs no measurable time: the device is s
 from collections.abc import Hashable, Sequence
 
 from service.models.adapter_arrays import A, B
-from service.models.description import ENCODER_PREFIX, DecoderConfig, ImageEncoder, PatchEncoder, SpeechEncoder
+from service.models.description import ENCODER_PREFIX, DecoderConfig, ImageEncoder, Layer, PatchEncoder, SpeechEncoder
 from service.models.interface import LayerGroup, SharedCache
 from service.models.weight_spec import WeightSpec
 
 # Measured on a CPU: with three layers or more, a step takes as long as in one piece; with one layer 5 % longer.
 GROUP_SIZES = (3, 4, 5, 6)  # layers
 USUAL_SIZE = 5
+# Of models with recurrent layers whose kinds follow each other in no order, as in Nemotron-H: smaller groups, if there
+# would be more kinds of groups than these.
+SMALL_SIZES, MOST_KINDS = (2, 1), 4
 
 
 def layer_groups(
@@ -34,9 +37,13 @@ def layer_groups(
         num_kinds = len({tuple(layers[layer] for layer in group) for group in _cut(cut_layers, size)})
         return num_kinds, abs(size - USUAL_SIZE)
 
+    size = min(GROUP_SIZES, key=cost)
+    if any(isinstance(layer, Layer) and layer.state is not None for layer in layers):
+        sizes = (size, *SMALL_SIZES)
+        size = next((one for one in sizes if cost(one)[0] <= MOST_KINDS), min(sizes, key=cost))
     first_of_kind: dict[tuple[Hashable, ...], range] = {}
     groups = []
-    for group in _cut(cut_layers, min(GROUP_SIZES, key=cost)):
+    for group in _cut(cut_layers, size):
         first = first_of_kind.setdefault(tuple(layers[layer] for layer in group), group)
         weights = _weights(specs, group, prefix)
         adapters = tuple(name for name in weights if name.endswith((A, B)))

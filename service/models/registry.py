@@ -37,6 +37,7 @@ FAMILIES = {
     "mistral": "mistral",
     "mistral3": "mistral3",
     "mixtral": "mixtral",
+    "nemotron_h": "nemotron_h",
     "olmo2": "olmo2",
     "olmo3": "olmo2",
     "olmo_hybrid": "olmo_hybrid",
@@ -62,8 +63,9 @@ _DRAFTS = "it drafts for another model and is none by itself"
 REFUSED = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "mistral4", "kimi_k25", "glm4_moe_lite"), _LATENT),
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3_vl"), _INDEXED),
-    **dict.fromkeys(("falcon_mamba", "jamba", "mamba", "mamba2", "nemotron_h"), _MAMBA),
+    **dict.fromkeys(("falcon_mamba", "jamba", "mamba"), _MAMBA),
     **dict.fromkeys(("recurrent_gemma", "rwkv", "xlstm", "minimax"), _OTHER),
+    "mamba2": "it has no layers of attention, without which a model is not served",
     **dict.fromkeys(("zamba", "zamba2"), "its layers of attention are shared, each use with an adapter of its own"),
     **dict.fromkeys(("gemma4_assistant", "qwen3_5_mtp", "qwen3_next_mtp"), _DRAFTS),
     "gemma3n": "its activations are predicted between four streams",

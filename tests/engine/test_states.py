@@ -101,6 +101,8 @@ CASES = [
     ("qwen3_5", None),
     ("granite_4_hybrid", None),
     pytest.param("granite_4_experts", None, marks=pytest.mark.grid),
+    pytest.param("nemotron_h", None, marks=pytest.mark.grid),
+    pytest.param("nemotron_h_latent", np.dtype(np.int8), marks=pytest.mark.grid),
     pytest.param("falcon_h1", None, marks=pytest.mark.grid),
     pytest.param("falcon_h1_no_norm", np.dtype(np.int8), marks=pytest.mark.grid),
     pytest.param("bamba", np.dtype(np.int8), marks=pytest.mark.grid),

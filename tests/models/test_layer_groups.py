@@ -23,6 +23,7 @@ from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from tests.models.whole_step import WholeStep
 from tests.parity.cases import CASES
+from tests.parity.family_cases import FAMILY_CASES
 
 HUB_CONFIG = next(case.hub_config for case in CASES if case.name == "mistral_window")
 CONFIG = read_config("test", HUB_CONFIG)
@@ -34,6 +35,17 @@ SHAPES = EngineShapes(
     max_prefill_tokens=8,
     has_sampling_variants=False,
 )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "size"), [("M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", 2), ("MMM*" * 8, 4), ("M*-E" * 2, 4)]
+)
+def test_recurrent_layers_in_no_order_are_cut_into_groups_of_few_kinds(pattern, size):
+    case = next(case for case in FAMILY_CASES if case.name == "nemotron_h")
+    values = {**case.hub_config, "layers_block_type": None, "hybrid_override_pattern": pattern}
+    groups = layer_groups(read_config("test", values).layers, ())
+    assert len(groups[0].layers) == size
+    assert len({group.kind for group in groups}) <= 4
 
 
 def deep(num_layers, windows=None):

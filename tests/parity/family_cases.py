@@ -88,6 +88,12 @@ _FALCON_H1 = {
     **{"ssm_multipliers": [0.7, 1.3, 0.8, 1.2, 0.9], "ssm_in_multiplier": 1.25, "ssm_out_multiplier": 0.75},
     **{"attention_in_multiplier": 1.1, "attention_out_multiplier": 0.9},
 }
+_NEMOTRON_H = {
+    **{"head_dim": 16, "mlp_hidden_act": "relu2", "mamba_num_heads": 6, "mamba_head_dim": 8, "ssm_state_size": 12},
+    **{"n_groups": 2, "conv_kernel": 4, "time_step_min": 0.05, "layer_norm_epsilon": 1e-3, "n_routed_experts": 6},
+    **{"num_experts_per_tok": 2, "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 20},
+    **{"routed_scaling_factor": 1.5, "pad_token_id": None},
+}
 _OLMO_HYBRID = {
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12},
     **{"linear_conv_kernel_dim": 3, "pad_token_id": None},
@@ -281,6 +287,17 @@ FAMILY_CASES = (
         },
     ),
     FamilyCase("falcon_h1_no_norm", "falcon_h1", {**_FALCON_H1, "head_dim": 16}),
+    FamilyCase(
+        "nemotron_h", "nemotron_h", {**_NEMOTRON_H, "layers_block_type": [_LINEAR, "mlp", _FULL, "moe", _LINEAR]}
+    ),
+    FamilyCase(
+        "nemotron_h_latent",
+        "nemotron_h",
+        {
+            **{**_NEMOTRON_H, "layers_block_type": ["moe", _FULL, _LINEAR, "mlp"], "moe_latent_size": 20},
+            **{"mlp_bias": True, "use_bias": True, "use_conv_bias": False, "norm_topk_prob": False},
+        },
+    ),
     FamilyCase("phi3", "phi3", {"sliding_window": WINDOW, "pad_token_id": None}),
     FamilyCase("phi4_mini", "phi3", {**_PHI4_MINI, "original_max_position_embeddings": NUM_TOKENS}),
     FamilyCase("phi4_mini_long", "phi3", {**_PHI4_MINI, "original_max_position_embeddings": 16}, max_model_len=48),

@@ -141,7 +141,10 @@ def test_a_base_in_eight_bits_is_as_exact_with_an_adapter_beside_it(
     [
         "lfm2",
         "qwen3_5",
-        *(pytest.param(name, marks=pytest.mark.grid) for name in ("qwen3_next", "olmo_hybrid", "bamba", "falcon_h1")),
+        *(
+            pytest.param(name, marks=pytest.mark.grid)
+            for name in ("qwen3_next", "olmo_hybrid", "bamba", "falcon_h1", "nemotron_h")
+        ),
     ],
 )
 def test_an_adapter_of_a_recurrent_layer_is_what_its_merge_is(name: str):
@@ -155,7 +158,15 @@ def test_an_adapter_of_a_recurrent_layer_is_what_its_merge_is(name: str):
         updates[tensor] = LowRankUpdate(first, second)
         merged[tensor] = tensors[tensor] + second @ first
     assert any(
-        name.endswith(("conv.in_proj.weight", "z.weight", "linear_attn.g_proj.weight", "mamba.in_proj.weight"))
+        name.endswith(
+            (
+                "conv.in_proj.weight",
+                "z.weight",
+                "linear_attn.g_proj.weight",
+                "mamba.in_proj.weight",
+                "mixer.in_proj.weight",
+            )
+        )
         for name in updates
     )
     weights = with_adapter(base_weights(model, tensors), model, laid_out("a", updates, model))

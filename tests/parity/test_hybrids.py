@@ -115,7 +115,8 @@ def test_a_decay_in_bfloat16_is_widened_and_never_narrowed():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["lfm2", "qwen3_5", "qwen3_next", "olmo_hybrid", "granite_4_hybrid", "bamba", "falcon_h1"]
+    "name",
+    ["lfm2", "qwen3_5", "qwen3_next", "olmo_hybrid", "granite_4_hybrid", "bamba", "falcon_h1", "nemotron_h"],
 )
 def test_two_thousand_tokens_decoded_one_by_one_have_the_logits_of_one_pass(name, tmp_path):
     case, length, page_size = case_of(name), 2048, 64

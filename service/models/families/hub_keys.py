@@ -341,6 +341,26 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
             *("gradient_checkpointing",),
         ),
     ),
+    "nemotron_h": FamilyKeys(
+        {
+            **{key: value for key, value in _DECODER.items() if key not in ("rms_norm_eps", "hidden_act")},
+            **{"vocab_size": 131_072, "intermediate_size": 21_504, "num_key_value_heads": 8, "head_dim": 128},
+            **{"max_position_embeddings": 4096, "layer_norm_epsilon": 1e-5, "layers_block_type": None},
+            **{"hybrid_override_pattern": None, "mlp_hidden_act": "relu2", "mlp_bias": False, "use_bias": False},
+            **{"mamba_num_heads": 128, "mamba_head_dim": 64, "mamba_hidden_act": "silu", "n_groups": 8},
+            **{"ssm_state_size": 128, "conv_kernel": 4, "use_conv_bias": True, "time_step_min": 0.001},
+            **{"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 7688},
+            **{"moe_shared_expert_intermediate_size": 7688, "moe_latent_size": None, "routed_scaling_factor": 1.0},
+            **{"n_group": 1, "topk_group": 1, "norm_topk_prob": True},
+        },
+        {"layer_types": "layers_block_type", "num_local_experts": "n_routed_experts"},
+        unused=(
+            *(*_ROUTER, *_MAMBA_UNUSED, "mamba_*", "chunk_size", "expand", "num_logits_to_keep", "use_mamba_kernels"),
+            *("attention_bias", "sliding_window", "num_hidden_layers", "n_shared_experts", "moe_shared_expert_overlap"),
+            *("mtp_*", "num_nextn_predict_layers", "residual_in_fp32", "rescale_prenorm_residual", "hidden_act"),
+            *("rms_norm_eps", "norm_eps"),
+        ),
+    ),
     "olmo2": FamilyKeys(_OLMO),
     "olmo3": FamilyKeys({**_OLMO, "sliding_window": 4096, "layer_types": None}),
     "olmo_hybrid": FamilyKeys(

@@ -89,6 +89,7 @@ def test_a_list_of_factors_of_the_wrong_length_is_refused():
         ("deepseek_v3", "latent vector"),
         ("gpt2_hyena", "convolutions"),
         ("mamba", "another recurrence"),
+        ("mamba2", "no layers of attention"),
         ("jamba", "another recurrence"),
         ("zamba2", "shared"),
         ("rwkv", "a recurrence of their own"),
@@ -206,6 +207,37 @@ def test_heads_of_mamba_2_that_contradict_each_other_are_refused_by_name(values,
 def test_multipliers_and_widths_of_falcon_h1_are_refused_by_name(values, reason):
     with pytest.raises(UnsupportedModel, match=reason):
         read_config("m", {**CONFIGS["falcon_h1"], **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (
+            {"layers_block_type": ["mamba", "attention", "conv"]},
+            r"layers_block_type must name one of linear_attention \(M\)",
+        ),
+        ({"layers_block_type": None}, "layers_block_type must name one of"),
+        ({"layers_block_type": None, "hybrid_override_pattern": "M*X"}, "hybrid_override_pattern must name one of"),
+        ({"layers_block_type": ["mamba", "mlp"]}, "names no full_attention"),
+        ({"n_groups": 4}, "n_groups = 4 does not divide the 6 heads"),
+        ({"conv_kernel": 1}, "conv_kernel is 1: a convolution of one tap keeps no state"),
+        ({"ssm_state_size": 0}, "ssm_state_size is 0"),
+        ({"mamba_hidden_act": "relu"}, "mamba_hidden_act = 'relu' is not served"),
+        ({"n_group": 2}, "n_group and topk_group differ"),
+        ({"moe_latent_size": 0}, "moe_latent_size is 0"),
+        ({"num_experts_per_tok": 7}, "num_experts_per_tok = 7 is more than n_routed_experts = 6"),
+    ],
+)
+def test_layers_of_nemotron_h_that_are_none_are_refused_by_name(values, reason):
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("m", {**CONFIGS["nemotron_h"], **values})
+
+
+def test_layers_of_nemotron_h_are_those_of_its_pattern_and_of_former_names():
+    config = CONFIGS["nemotron_h"]
+    pattern = {**config, "layers_block_type": None, "hybrid_override_pattern": "M-*EM", "num_hidden_layers": 52}
+    former = {**config, "layers_block_type": ["mamba", "mlp", "attention", "moe", "mamba"], "n_groups": 9}
+    assert read_config("m", pattern) == read_config("m", {**former, "mamba_n_groups": 2}) == read_config("m", config)
 
 
 def test_layers_of_bamba_that_attend_are_named():
