@@ -27,7 +27,7 @@ from service.kernels.sharded import ShardedAttention
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, weight_parts
 from service.models.attention import MemoryAttention, StepAttention
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.description import DecoderConfig, ImageEncoder, Layer, PatchEncoder, SpeechEncoder, StateSpace
+from service.models.description import DecoderConfig, ImageEncoder, Layer, PatchEncoder, SpeechEncoder
 from service.models.feed_forward import feed_forward, of_layer_input, with_experts_beside
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
 from service.models.layer_groups import decoder_groups
@@ -39,7 +39,6 @@ from service.models.recurrent import StepState, initial_state, state_shardings
 from service.models.rope import RopeConfig
 from service.models.rotation import Rotation
 from service.models.speech import SpeechEncoding
-from service.models.state_space import StepStateSpace
 from service.models.vision import ImageEncoding
 from service.models.weight_spec import WeightSpec
 
@@ -77,7 +76,10 @@ class Decoder:
         return Shardings(tuple(caches), kernel.mesh.replicated)
 
     def _layer_sharding(self, kernel: ShardedAttention, layer: Layer) -> Any:
-        return kernel.cache_sharding if layer.state is None else state_shardings(layer.state, kernel.mesh)
+        state = () if layer.state is None else state_shardings(layer.state, kernel.mesh)
+        if layer.attention is None:
+            return state
+        return kernel.cache_sharding if layer.state is None else (kernel.cache_sharding, state)
 
     @property
     def vocab_size(self) -> int:
@@ -285,10 +287,7 @@ class Decoder:
             attended, pages = attend(read, layer.attention, own, pages, rotation)
             branches.append(scaled(attended, layer.attention_multiplier))
         if layer.state is not None:
-            if isinstance(layer.state, StateSpace):
-                gone_on, state = StepStateSpace(multiply, inputs.regions)(x, layer.state, own, state)
-            else:
-                gone_on, state = StepState(multiply, inputs.regions)(x, layer.state, own, state)
+            gone_on, state = StepState(multiply, inputs.regions)(x, layer.state, own, state)
             branches.append(scaled(gone_on, layer.state_multiplier))
         new_cache = (pages, state) if has_both else pages if layer.attention is not None else state
         return (sum(branches[1:], branches[0]) if branches else None), new_cache

@@ -235,8 +235,8 @@ class StateSpace:
 
     @property
     def split_sizes(self) -> dict[str, int]:
-        """The sizes that a number of devices must divide: such a layer is computed by one."""
-        return {"devices of a model with Mamba-2": 1}
+        """The sizes that a number of devices must divide, by their names in a configuration."""
+        return {"mamba_n_groups": self.num_groups}
 
     def state_bytes(self, activation_bytes: int) -> int:
         """Return the size of the state of one sequence, given that of an element of activations."""

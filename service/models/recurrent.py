@@ -1,5 +1,6 @@
 """The recurrent part of a layer, over named arrays: its projections, and the state that it keeps for each sequence."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,16 +17,19 @@ from service.kernels.paging import Paging, Regions
 from service.kernels.states.convolution import convolve
 from service.kernels.states.delta import Tokens, run_delta
 from service.kernels.states.native import native_convolve, native_delta
+from service.kernels.states.ssd import Tokens as StateSpaceTokens
+from service.kernels.states.ssd import run_ssd
 from service.models.description import GatedDelta, ShortConvolution, State, StateSpace
 from service.models.interface import Cache
-from service.models.multiply import Multiply, NamedWeights
+from service.models.multiply import Multiply, NamedWeights, scaled
 from service.models.norm import normalized
 
 type Arrays = tuple[Array, ...]
 type Convolve = Callable[[Array, Array, Array, Paging], tuple[Array, Array]]
 
 UNIT_EPS = 1e-6  # in the length of a query or a key. Source: transformers `modeling_qwen3_5.py` (l2norm)
-# Of what layers keep: matrices, and last inputs. The channels of a key head follow each other.
+# Of what layers keep: matrices, and last inputs. The channels of a key head follow each other. A group of Mamba-2's
+# heads is split as a key head is.
 MATRICES, LAST_INPUTS = ("slot", "key_head", "group", "key_dim", "value_dim"), ("earlier", "slot", "state_channel")
 
 
@@ -72,11 +76,13 @@ class StepState:
     regions: Regions
 
     def __call__(
-        self, x: NamedArray, description: ShortConvolution | GatedDelta, weights: NamedWeights, cache: Cache
+        self, x: NamedArray, description: State, weights: NamedWeights, cache: Cache
     ) -> tuple[NamedArray, Cache]:
         """Go on from the state before each token; the returned cache holds the states after the last ones."""
         if isinstance(description, ShortConvolution):
             return self._convolve(x, description, weights, cache)
+        if isinstance(description, StateSpace):
+            return self._add(x, description, weights, cache)
         return self._correct(x, description, weights, cache)
 
     def _convolve(
@@ -122,7 +128,6 @@ class StepState:
         if description.most_share != 1:
             shares = shares * description.most_share
         decays = -jnp.exp(decay)[None] * jax.nn.softplus(numbers[:, :, group:] + bias[None])
-        is_in_turn = self.multiply.mesh is None or self.multiply.mesh.is_host
 
         def run(own: Arrays, weights: Arrays, cache: Cache, paging: Paging) -> tuple[Array, Cache]:
             (states, last_inputs), (convolved, decays, shares) = cache, own
@@ -138,7 +143,7 @@ class StepState:
             if self._is_native(flat):
                 read, states = native_delta(tokens, states, paging)
             else:
-                read, states = run_delta(tokens, states, paging, is_in_turn=is_in_turn)
+                read, states = run_delta(tokens, states, paging, is_in_turn=self._is_in_turn)
             return read.astype(convolved.dtype), (states, last_inputs)
 
         by_value_head = (hax.named(array, ("token", "key_head", "group")) for array in (decays, shares))
@@ -155,6 +160,82 @@ class StepState:
         with jax.named_scope("state_out"):
             return self.multiply.constrained(self.multiply(merged, weights, "state_out", ("heads",))), cache
 
+    def _add(
+        self, x: NamedArray, description: StateSpace, weights: NamedWeights, cache: Cache
+    ) -> tuple[NamedArray, Cache]:
+        """Source: transformers `modeling_bamba.py` (BambaMixer), `modeling_falcon_h1.py` (FalconH1Mixer)."""
+        rows, steps = self._projected(scaled(x, description.factors.input), description, weights)
+        convolved, gates = rows[:, :, : description.group_channels], rows[:, :, description.group_channels :]
+        decays = -jnp.exp(_wide(weights, "decay"))[None] * steps
+        names = ("taps", "skip", "taps_bias") if description.has_taps_bias else ("taps", "skip")
+
+        def run(own: Arrays, weights: Arrays, cache: Cache, paging: Paging) -> tuple[Array, Cache]:
+            (states, last_inputs), (convolved, decays, steps) = cache, own
+            taps, skip, *bias = weights
+            flat = convolved.reshape(*convolved.shape[:2], -1)
+            mixed, last_inputs = self._convolve_for(flat)(flat, taps.reshape(flat.shape[2], -1), last_inputs, paging)
+            if bias:
+                mixed = mixed + bias[0].astype(jnp.float32).reshape(-1)[None, None]
+            # Rounded as activations are.
+            active = jax.nn.silu(mixed).astype(convolved.dtype).astype(jnp.float32).reshape(convolved.shape)
+            width, dim = description.group_width, description.state_dim
+            values = active[..., :width].reshape(*steps.shape, description.head_dim)
+            writes, reads = active[..., width : width + dim], active[..., width + dim :]
+            tokens = StateSpaceTokens(values * steps[..., None], writes, reads, decays)
+            read, states = run_ssd(tokens, states, paging, is_in_turn=self._is_in_turn)
+            return read + values * skip.astype(jnp.float32)[None, None, :, :, None], (states, last_inputs)
+
+        by_head = ("token", "key_head", "group")
+        of_tokens = (
+            hax.named(convolved, ("token", "key_head", "head_channel")),
+            hax.named(decays, by_head),
+            hax.named(steps, by_head),
+        )
+        with jax.named_scope("state_space"):
+            read, cache = self._on_each_device(
+                description,
+                run,
+                of_tokens,
+                cache,
+                weights=[weights[name] for name in names],
+                results=(*by_head, "head_dim"),
+            )
+        merged = _gated(read.array, gates, description, weights).astype(rows.dtype)
+        named = hax.named(merged.reshape(len(merged), description.result_size), ("token", "heads"))
+        with jax.named_scope("state_out"):
+            out = self.multiply.constrained(self.multiply(named, weights, "state_out", ("heads",)))
+        return (out + weights["state_out_bias"] if description.has_output_bias else out), cache
+
+    def _projected(
+        self, x: NamedArray, description: StateSpace, weights: NamedWeights
+    ) -> tuple[Float[Array, "token group channel"], Float[Array, "token group head"]]:
+        """Return what is convolved and the gates, group by group, and the steps of the heads, in float32."""
+        factors = description.factors
+        with jax.named_scope("state_in"):
+            projected = self.multiply(x, weights, "state_in", ("embed",))
+            of_heads = self.multiply(x, weights, "state_steps", ("embed",), dtype=jnp.float32)
+            steps = of_heads.rearrange(("token", "key_head", "group")).array
+        rows = projected.rearrange(("token", "key_head", "head_channel")).array
+        if description.has_bias:
+            rows = rows + weights["state_in_bias"].array.astype(rows.dtype)[None]
+            steps = steps + _wide(weights, "state_steps_bias")[None]
+        of_parts = (factors.values, factors.writes, factors.reads, factors.gates)
+        if any(factor != 1 for factor in of_parts):
+            sizes = (description.group_width, description.state_dim, description.state_dim, description.group_width)
+            by_channel = jnp.concatenate(
+                [jnp.full(size, factor, rows.dtype) for size, factor in zip(sizes, of_parts, strict=True)]
+            )
+            rows = rows * by_channel[None, None]
+        steps = jax.nn.softplus(steps * factors.steps + _wide(weights, "decay_bias")[None])
+        if description.least_step > 0 or description.most_step < math.inf:
+            steps = jnp.clip(steps, description.least_step, description.most_step)
+        return rows, steps
+
+    @property
+    def _is_in_turn(self) -> bool:
+        """Whether sequences and rows are computed one after the other; see `run_recurrence`."""
+        return self.multiply.mesh is None or self.multiply.mesh.platform == "cpu"
+
     def _is_native(self, inputs: Float[Array, "seq token channel"]) -> bool:
         """Return whether C++ computes tokens."""
         is_one = inputs.shape[1] == 1 and inputs.dtype == jnp.float32
@@ -165,7 +246,7 @@ class StepState:
 
     def _on_each_device(
         self,
-        description: ShortConvolution | GatedDelta,
+        description: State,
         run: Callable[[Arrays, Arrays, Cache, Paging], tuple[Array, Cache]],
         tokens: Sequence[NamedArray],
         cache: Cache,
@@ -203,3 +284,23 @@ class StepState:
 
 def _of_unit_length(vectors: Float[Array, "*any dim"]) -> Float[Array, "*any dim"]:
     return vectors * jax.lax.rsqrt(jnp.sum(jnp.square(vectors), axis=-1, keepdims=True) + UNIT_EPS)
+
+
+def _gated(
+    read: Float[Array, "token group head head_dim"],
+    gates: Float[Array, "token group channel"],
+    description: StateSpace,
+    weights: NamedWeights,
+) -> Float[Array, "token group channel"]:
+    """Return what is read, in float32, gated before or after it is normalized over the channels of each group."""
+    results, active = read.reshape(gates.shape), jax.nn.silu(gates.astype(jnp.float32))
+    if description.norm is None:
+        return results * active
+    results = results * active if description.is_norm_gated else results
+    named = hax.named(results, ("token", "key_head", "group_channel"))
+    normal = normalized(named, description.norm, weights, "state_norm", "group_channel").array
+    return normal if description.is_norm_gated else normal * active
+
+
+def _wide(weights: NamedWeights, name: str) -> Array:
+    return weights[name].array.astype(jnp.float32)
