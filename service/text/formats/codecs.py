@@ -12,6 +12,7 @@ _SURROGATES = "\ud800-\udfff"
 _STRUCTURE = re.compile(rf"[\"{{}}\[\]{_SURROGATES}]")
 _STRING = re.compile(r"[\"\\]")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_MAX_OPENING_CHARS = 1024  # of an element, its name included
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 
 
@@ -137,7 +138,7 @@ class _ElementArguments:
         before, named = (
             r"\s*".join(map(re.escape, lexer.literal(text.strip()).split("\n"))) for text in (form.open, form.named)
         )
-        says = '" string="(true|false)' if form.says_text else "()"
+        says = '(?:" string="(true|false))?' if form.says_text else "()"
         self._open = re.compile(rf"\s*{before}([^\n{_SURROGATES}]+?){says}\s*{named}(\n?)")
         self._begins = Literals([lexer.literal(form.open.strip())])
         self._closes = [Literals([line + lexer.literal(form.close)]) for line in ("", "\n")]
@@ -155,12 +156,12 @@ class _ElementArguments:
         while before != (before := (len(self.held), self._is_open)):
             if self._is_open:
                 found.append(self._value())
-            elif element := self._open.match(self.held):
+            elif element := self._open.match(self.held, 0, _MAX_OPENING_CHARS):
                 if self._form.has_lines and element.end() == len(self.held) and not element[3]:
                     break
                 self.held = self.held[element.end() if self._form.has_lines else element.start(3) :]
                 found.append(self._begin(element))
-            elif (rest := self.held.lstrip()) and not (self._begins.match(rest) or self._begins.may_go_on(rest)):
+            elif (rest := self.held.lstrip()) and not self._may_begin(rest):
                 found.append(self._end())
                 rest, self.held = self.held, ""
                 return "".join(found), rest
@@ -174,6 +175,11 @@ class _ElementArguments:
             self.is_over = True
             return self._piece(self.held[:start], is_last=True) + self._end()
         return self._piece(self.held, is_last=False) if not self._is_lump else self.held.strip()
+
+    def _may_begin(self, text: str) -> bool:
+        """Return whether what precedes a value may go on from here."""
+        is_begun = self._begins.match(text) is not None or self._begins.may_go_on(text)
+        return is_begun and len(self.held) < _MAX_OPENING_CHARS
 
     def _begin(self, element: re.Match[str]) -> str:
         name, says = element[1], element[2]

@@ -14,6 +14,13 @@ _LISTED = Calls(open="[", between=", ", close="]")
 _PYTHON = replace(_LISTED, head="$name(", codec=Literal(), end="")
 _TAGGED = Tags("<tool_call>\n", "\n</tool_call>")
 _CODER = Calls("<function=$name>\n", Elements(has_lines=True), "\n</function>", _TAGGED, between="\n")
+_KIMI = Calls(
+    "functions.$name:$n<|tool_call_argument_begin|>",
+    end="",
+    each=Tags("<|tool_call_begin|>", "<|tool_call_end|>"),
+    open="<|tool_calls_section_begin|>",
+    close="<|tool_calls_section_end|>",
+)
 _DEEPSEEK = Calls(
     "$name<｜tool▁sep｜>",
     end="",
@@ -21,6 +28,7 @@ _DEEPSEEK = Calls(
     open="<｜tool▁calls▁begin｜>",
     close="<｜tool▁calls▁end｜>",
 )
+_DEEPSEEK_BLOCKS = replace(_DEEPSEEK, head="function<｜tool▁sep｜>$name\n```json\n", end="\n```", between="\n")
 _INVOKE = Calls(
     '<invoke name="$name">\n',
     Elements('<parameter name="', '">'),
@@ -41,8 +49,8 @@ _LLAMA_JSON = Calls('{"name": "$name", "parameters": ', between="; ", optional="
 _LLAMA_BUILT_IN = Calls("$name.call(", Literal(), "", open="<|python_tag|>")
 _LLAMA_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>")
 _MISTRAL_LIST = Calls(open="[TOOL_CALLS][", between=", ", close="]")
-_MISTRAL_ARGS, _MISTRAL_IDS = (
-    Calls(head, end="", each=Tags("[TOOL_CALLS]", "")) for head in ("$name[ARGS]", "$name[CALL_ID]$id[ARGS]")
+_MISTRAL_ARGS, _MISTRAL_IDS, _MISTRAL_BARE = (
+    Calls(head, end="", each=Tags("[TOOL_CALLS]", "")) for head in ("$name[ARGS]", "$name[CALL_ID]$id[ARGS]", "$name")
 )
 _OF_RESPONSE = (Tags("<response>", "</response>"),)
 
@@ -115,31 +123,29 @@ FAMILIES: tuple[Format, ...] = (
         (Calls("call:$name{", Literal(":", "<escape>"), "", Tags("<start_function_call>", "<end_function_call>")),),
         (),
         reasoning_names=(),
+        hidden=("<start_function_response>",),
         ends=("<end_of_turn>", "<start_function_response>"),
         signs=("<start_function_call>",),
     ),
     Format(
         "kimi_k2",
-        (
-            Calls(
-                "functions.$name:$n<|tool_call_argument_begin|>",
-                end="",
-                each=Tags("<|tool_call_begin|>", "<|tool_call_end|>"),
-                open="<|tool_calls_section_begin|>",
-                close="<|tool_calls_section_end|>",
-            ),
-        ),
+        (_KIMI, replace(_KIMI, head="$name:$n<|tool_call_argument_begin|>")),
         reasoning_names=("kimi_k2",),
         id_form="functions.$name:$n",
         signs=(r"<\|tool_call_begin\|>",),
     ),
     Format(
         "deepseek_v3",
-        (replace(_DEEPSEEK, head="function<｜tool▁sep｜>$name\n```json\n", end="\n```", between="\n"), _DEEPSEEK),
+        (_DEEPSEEK_BLOCKS, _DEEPSEEK),
         reasoning_names=("deepseek_r1",),
         signs=("<｜tool▁calls▁begin｜>", "```json"),
     ),
-    Format("deepseek_v31", (_DEEPSEEK,), reasoning_names=("deepseek_v3",), signs=("<｜tool▁calls▁begin｜>",)),
+    Format(
+        "deepseek_v31",
+        (_DEEPSEEK, _DEEPSEEK_BLOCKS),
+        reasoning_names=("deepseek_v3",),
+        signs=("<｜tool▁calls▁begin｜>",),
+    ),
     Format(
         "deepseek_v32",
         (_DSML, replace(_DSML, open="<｜DSML｜tool_calls>\n", close="\n</｜DSML｜tool_calls>")),
@@ -191,9 +197,9 @@ FAMILIES: tuple[Format, ...] = (
         reasoning_names=("lfm2",),
         signs=(r"<\|tool_call_start\|>|List of tools:",),
     ),
-    _mistral("mistral_args", (_MISTRAL_IDS, _MISTRAL_ARGS, _MISTRAL_LIST), r"\[CALL_ID\]"),
-    _mistral("mistral_args", (_MISTRAL_ARGS, _MISTRAL_IDS, _MISTRAL_LIST), r"\[ARGS\]"),
-    _mistral("mistral", (_MISTRAL_LIST, _MISTRAL_ARGS, _MISTRAL_IDS), r"\[TOOL_CALLS\]"),
+    _mistral("mistral_args", (_MISTRAL_IDS, _MISTRAL_ARGS, _MISTRAL_BARE, _MISTRAL_LIST), r"\[CALL_ID\]"),
+    _mistral("mistral_args", (_MISTRAL_ARGS, _MISTRAL_IDS, _MISTRAL_BARE, _MISTRAL_LIST), r"\[ARGS\]"),
+    _mistral("mistral", (_MISTRAL_LIST, _MISTRAL_ARGS, _MISTRAL_IDS, _MISTRAL_BARE), r"\[TOOL_CALLS\]"),
     Format(
         "phi4_mini_json",
         (

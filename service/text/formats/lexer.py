@@ -39,7 +39,7 @@ class Pattern:
 
     def __init__(self, text: str, name: str) -> None:
         """Compile a text with `$name`, `$n` and `$id`; `name` is the pattern of names."""
-        places = {"$name": f"(?P<name>{name})", "$n": "(?P<n>[0-9]+)", "$id": "(?P<id>[a-zA-Z0-9]+)"}
+        places = {"$name": f"(?P<name>{name})", "$n": r"(?P<n>[0-9]+)\s*", "$id": "(?P<id>[a-zA-Z0-9]+)"}
         units = [r"\s*" if unit.isspace() else places.get(unit) or re.escape(unit) for unit in _UNITS.findall(text)]
         self._whole = re.compile("".join(units))
         self._begun = re.compile(

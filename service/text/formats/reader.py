@@ -305,7 +305,7 @@ class AnswerReader:
                 self._take(found[1])
                 yield self._call(found[0]["name"], found[0].groupdict())
                 names = self._text_names.get(found[0]["name"], frozenset())
-                ends = form.calls.end, form.calls.each.close
+                ends = form.calls.end, form.calls.each.close or form.calls.close
                 self._arguments = form.calls.codec.reader(rules.lexer, names, ends)
                 self._read = self._read_arguments
                 self._is_object = form.calls.is_object
