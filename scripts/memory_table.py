@@ -20,7 +20,7 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.settings import Settings
 from service.start.dtype import BFLOAT16, choose_formats
-from service.start.kinds.engine_spec import choose_shapes, head_shapes, with_kept_bits
+from service.start.kinds.engine_spec import choose_shapes, head_shapes, with_kept_bits, without_slow_pictures
 
 NUM_SEQS = (16, 64)
 KV_DTYPES = ("auto", "int8")
@@ -105,6 +105,10 @@ GEMMA4: Mapping[str, Any] = {
     "max_position_embeddings": 262_144,
     "sliding_window": 1024,
 }
+GEMMA4_VISION: Mapping[str, int | bool] = {
+    **{"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16},
+    **{"num_key_value_heads": 16, "head_dim": 72, "standardize": True},
+}
 GEMMA4_E: Mapping[str, Any] = GEMMA4 | {
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
@@ -151,6 +155,13 @@ def _sizes(hidden: int, mlp: int, layers: int, **more: Any) -> Mapping[str, Any]
     return {"hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers, **more}
 
 
+def _seeing(model_type: str, text: Mapping[str, Any], **vision: int | bool) -> Mapping[str, Any]:
+    """Return a model with an image encoder, whose sizes beside the family's own are given."""
+    tied = text.get("tie_word_embeddings")
+    whole = {"model_type": model_type, "text_config": text, "vision_config": vision}
+    return whole if tied is None else whole | {"tie_word_embeddings": tied}
+
+
 GEMMA4_31B: Mapping[str, Any] = GEMMA4 | _sizes(
     5376,
     21_504,
@@ -159,6 +170,7 @@ GEMMA4_31B: Mapping[str, Any] = GEMMA4 | _sizes(
     num_key_value_heads=16,
     num_global_key_value_heads=4,
     attention_k_eq_v=True,
+    use_bidirectional_attention="vision",
 )
 GEMMA4_26B: Mapping[str, Any] = GEMMA4 | _sizes(
     2816,
@@ -168,6 +180,7 @@ GEMMA4_26B: Mapping[str, Any] = GEMMA4 | _sizes(
     num_key_value_heads=8,
     num_global_key_value_heads=2,
     attention_k_eq_v=True,
+    use_bidirectional_attention="vision",
     enable_moe_block=True,
     num_experts=128,
     top_k_experts=8,
@@ -180,9 +193,9 @@ MODELS: dict[str, Mapping[str, Any]] = {
     "Qwen3 14B": QWEN3 | _sizes(5120, 17_408, 40, num_attention_heads=40),
     "Qwen3 32B": QWEN3 | _sizes(5120, 25_600, 64, num_attention_heads=64),
     "Gemma 3 4B": GEMMA3 | _sizes(2560, 10_240, 34),
-    "Gemma 4 E4B": GEMMA4_E | _sizes(2560, 10_240, 42),
-    "Gemma 4 26B-A4B": GEMMA4_26B,
-    "Gemma 4 31B": GEMMA4_31B,
+    "Gemma 4 E4B": _seeing("gemma4", GEMMA4_E | _sizes(2560, 10_240, 42), use_clipped_linears=True),
+    "Gemma 4 26B-A4B": _seeing("gemma4", GEMMA4_26B, **GEMMA4_VISION),
+    "Gemma 4 31B": _seeing("gemma4", GEMMA4_31B, **GEMMA4_VISION),
     "Qwen3.5 4B": QWEN3_5 | _sizes(2560, 9216, 32, tie_word_embeddings=True),
     "Qwen3.5 9B": QWEN3_5 | _sizes(4096, 12_288, 32),
     "Qwen3 30B-A3B": QWEN3_MOE | _sizes(2048, 6144, 48),
@@ -215,6 +228,7 @@ def fitting_shapes(model: str, device: str, num_seqs: int, kv_dtype: str = "auto
     )
     formats, mesh = choose_formats(settings, {"dtype": "bfloat16"}, chips[0]), DeviceMesh(tuple(chips))
     config = with_kept_bits(read_config(model, MODELS[model]).split_over(len(chips)), formats.quantization, mesh)
+    config = without_slow_pictures(config, formats, mesh)
     try:
         return choose_shapes(
             settings,

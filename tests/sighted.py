@@ -1,6 +1,6 @@
 """Tiny random models that see, as checkpoints on disk.
 
-They are a SmolVLM with tiles of 28 pixels, a Qwen3-VL, a Gemma 3 and a Mistral 3.
+They are a SmolVLM with tiles of 28 pixels, a Qwen3-VL, a Gemma 3, a Gemma 4 and a Mistral 3.
 """
 
 import base64
@@ -17,7 +17,15 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from tests.media.image_files import image_file
 from tests.parity.family_cases import draw
-from tests.parity.vision_cases import CONFIG, GEMMA_CONFIG, GEMMA_IMAGE_SIZE, IMAGE_SIZE, MISTRAL_CONFIG, QWEN_CONFIG
+from tests.parity.vision_cases import (
+    CONFIG,
+    GEMMA4_CONFIGS,
+    GEMMA_CONFIG,
+    GEMMA_IMAGE_SIZE,
+    IMAGE_SIZE,
+    MISTRAL_CONFIG,
+    QWEN_CONFIG,
+)
 
 DEMO = Path(__file__).parents[1] / "service" / "demo"
 PLACEHOLDER = "<image>"
@@ -54,6 +62,17 @@ GEMMA_PREPROCESSOR = {
     **{"do_pan_and_scan": None, "do_resize": True, "image_processor_type": "Gemma3ImageProcessor", "resample": 2},
     **{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 255},
     "size": {"height": GEMMA_IMAGE_SIZE, "width": GEMMA_IMAGE_SIZE},
+}
+GEMMA4_SPECIAL = ("<|image>", "<image|>", "<|image|>")
+GEMMA4_TEMPLATE = (
+    "{% for message in messages %}{{'<|turn>' + message.role + '\n'}}{% if message.content is string %}"
+    "{{message.content}}{% else %}{% for item in message.content %}{% if item.type == 'image' %}"
+    "{{'\n\n<|image|>\n\n'}}{% else %}{{item.text | trim}}{% endif %}{% endfor %}{% endif %}{{'<turn|>\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{'<|turn>model\n'}}{% endif %}"
+)
+GEMMA4_PREPROCESSOR = {
+    **{"do_normalize": False, "image_mean": [0.0] * 3, "image_std": [1.0] * 3, "resample": 3},
+    **{"patch_size": 4, "pooling_kernel_size": 3, "max_soft_tokens": 70},
 }
 MISTRAL_SPECIAL = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
 MISTRAL_TEMPLATE = (
@@ -144,6 +163,25 @@ def save_gemma(folder: Path) -> None:
     ids = {"boi_token_index": begin, "eoi_token_index": end, "image_token_index": row}
     config = GEMMA_CONFIG | ids | {"text_config": GEMMA_CONFIG["text_config"] | sizes}
     _save(folder, tokenizer, config, GEMMA_PREPROCESSOR, GEMMA_TEMPLATE)
+
+
+def gemma4_tokenizer() -> tokenizers.Tokenizer:
+    """Return the demo model's tokenizer with the tokens of Gemma 4's images and turns."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    tokenizer.add_special_tokens([*GEMMA4_SPECIAL, "<|turn>", "<turn|>", "<end_of_utterance>"])
+    return tokenizer
+
+
+def save_gemma4(folder: Path) -> None:
+    """Write the checkpoint of the Gemma 4, whose images have 24 tokens at most."""
+    tokenizer = gemma4_tokenizer()
+    names = ("boi_token_id", "eoi_token_id", "image_token_id")
+    ids = dict(zip(names, map(tokenizer.token_to_id, GEMMA4_SPECIAL), strict=True))
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": MAX_TOKENS}
+    config = GEMMA4_CONFIGS["gemma4_vision"]
+    vision = config["vision_config"] | {"position_embedding_size": 100}
+    own = {"text_config": config["text_config"] | sizes, "vision_config": vision, "vision_soft_tokens_per_image": 24}
+    _save(folder, tokenizer, config | ids | own, GEMMA4_PREPROCESSOR, GEMMA4_TEMPLATE)
 
 
 def mistral_tokenizer() -> tokenizers.Tokenizer:

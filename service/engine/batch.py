@@ -26,6 +26,7 @@ from service.engine.steps.inputs import (
     empty_step,
     neutral_options,
     scalar,
+    with_media,
 )
 from service.engine.steps.keys import Sampler
 from service.engine.token_mask import ALL_ALLOWED
@@ -76,8 +77,8 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
         _pack_state(inputs, slot, planned, planned.start, planned.start + 1)
         if inputs.adapters is not None:
             inputs.adapters[slot] = planned.sequence.adapter_slot
-    if any(planned.rows for planned in prompts):
-        inputs = inputs._replace(media_rows=np.full(inputs.token_ids.shape, NOT_MEDIA, np.int32))
+    if shapes.media is not None and any(planned.rows for planned in prompts):
+        inputs = with_media(inputs, shapes.media)
     _pack_rows(rows, inputs, bucket, shapes)
     if inputs.positions is not None:
         _pack_positions(rows, decodes, inputs.positions, bucket)
@@ -119,6 +120,8 @@ def _pack_rows(
         _pack_state(inputs, bucket.num_seqs + row, planned, start, end)
         if inputs.media_rows is not None and shapes.media is not None:
             inputs.media_rows[row, : end - start] = _numbers_of_rows(planned, start, end, shapes.media.place_rows)
+        if inputs.media_ahead is not None:
+            inputs.media_ahead[row, : end - start] = _rows_ahead(planned, start, end)
         if inputs.row_adapters is not None:
             inputs.row_adapters[row] = planned.sequence.adapter_slot
         if planned.is_sampled:  # the last row's remains
@@ -170,6 +173,15 @@ def _numbers_of_rows(planned: PlannedSequence, start: int, end: int, place_rows:
             taken = places[own // place_rows] * place_rows + own % place_rows
             numbers[first - start : last - start] = np.where(is_row, taken, NOT_MEDIA)
     return numbers
+
+
+def _rows_ahead(planned: PlannedSequence, start: int, end: int) -> Int[np.ndarray, " token"]:
+    """Return how many rows of the same medium are behind each token from position `start` to `end`."""
+    ahead = np.zeros(end - start, np.int32)
+    for rows in planned.rows:
+        first, last = max(rows.start, start), min(rows.end, end)
+        ahead[first - start : max(last, first) - start] = rows.end - 1 - np.arange(first, max(last, first))
+    return ahead
 
 
 def _pack_positions(

@@ -19,7 +19,6 @@ from service.engine.schedule.plan import Plan
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, RowShapes
 from service.engine.steps.encode import AttendInputs, KeepInputs, RememberInputs
 from service.engine.steps.inputs import (
-    NOT_MEDIA,
     AdapterInputs,
     EmbedInputs,
     HostOrDevice,
@@ -31,6 +30,7 @@ from service.engine.steps.inputs import (
     empty_step,
     scalar,
     unrestricted_mask,
+    with_media,
 )
 from service.engine.steps.keys import (
     Embed,
@@ -484,8 +484,7 @@ class Runner:
             self._encode_padding(Memory(medium, b"", [], 0))
         for bucket in shapes.prompt_buckets:
             step = empty_step(bucket, shapes)
-            media_rows = np.full(step.token_ids.shape, NOT_MEDIA, np.int32)
-            jax.block_until_ready(self.run_model(bucket, step._replace(media_rows=media_rows)).last)
+            jax.block_until_ready(self.run_model(bucket, with_media(step, shapes.media)).last)
 
     def _encode_padding(self, memory: Memory) -> None:
         count = len(self._encoder_groups)

@@ -110,6 +110,10 @@ class Regions(NamedTuple):
         of_decodes, of_rows = StateSlots(*states[:, :num_decodes]), StateSlots(*states[:, num_decodes:])
         return Regions(self.decodes._replace(states=of_decodes), self.prompts._replace(states=of_rows))
 
+    def causal(self) -> "Regions":
+        """Return the same tokens, none of which sees positions after its own."""
+        return self._replace(prompts=self.prompts._replace(ahead=None))
+
     def in_window(self, table: Int[Any, "seq base_and_page"]) -> "Regions":
         """Return the same tokens in the pages that a window needs, as if each sequence began at a position of its own.
 

@@ -16,7 +16,7 @@ def read_resampling(
     uri: str,
     values: Mapping[str, Any],
     default: Filter,
-    mean: Sequence[float] = HALVES,
+    mean: Sequence[float] | None = HALVES,
     deviation: Sequence[float] = HALVES,
 ) -> Filter:
     """Check a `preprocessor_config.json`, and return how images are scaled.
@@ -25,7 +25,7 @@ def read_resampling(
         uri: the checkpoint, for errors.
         values: the file's.
         default: how they are scaled unless the file says it.
-        mean: of red, green and blue, as the model's encoder takes pixels.
+        mean: of red, green and blue, as the encoder takes pixels; None for one that takes those between 0 and 1.
         deviation: the same.
 
     Raises:
@@ -33,8 +33,12 @@ def read_resampling(
     """
     if not values:
         raise MalformedCheckpoint(uri, FILE, "is missing; it says how the model sees images")
-    steps = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True)
-    for name, expected in (steps | {"image_mean": list(mean), "image_std": list(deviation)}).items():
+    expected_values: dict[str, Any] = {"do_resize": True, "do_rescale": True}
+    if mean is not None:
+        expected_values |= {"do_normalize": True, "image_mean": list(mean), "image_std": list(deviation)}
+    elif values.get("do_normalize"):
+        expected_values |= {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}
+    for name, expected in expected_values.items():
         if values.get(name, expected) != expected:
             raise MalformedCheckpoint(uri, FILE, f"{name} = {values[name]!r} is not served; only {expected!r}")
     factor = values.get("rescale_factor", RESCALE_FACTOR)

@@ -18,6 +18,7 @@ from service.models.description import ENCODER_PREFIX, Attention, ImageEncoder, 
 from service.models.feed_forward import feed_forward
 from service.models.interface import LayerGroup, Weights
 from service.models.layer_groups import encoder_groups
+from service.models.limited import LimitedMultiply
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
 from service.models.weight_spec import WeightSpec
@@ -29,11 +30,17 @@ class Places(NamedTuple):
     cosine: Float[Array, "position half_head_dim"]
     sine: Float[Array, "position half_head_dim"]
     num_used: Int[Array, ""]  # positions that are there; the others are padding
+    num_parts: int = 1  # of a head, each of which has pairs of its own
 
     def turned(self, heads: Float[Array, "position head head_dim"]) -> Float[Array, "position head head_dim"]:
         """Rotate queries or keys by their positions."""
-        first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
         cosine, sine = self.cosine[:, None], self.sine[:, None]
+        if self.num_parts == 1:
+            first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
+        else:
+            pairs = heads.astype(jnp.float32).reshape(*heads.shape[:2], self.num_parts, 2, -1)
+            # Scores do not depend on the order of the dimensions, if that of queries and keys is one.
+            first, second = (pairs[..., half, :].reshape(*heads.shape[:2], -1) for half in range(2))
         turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
         return turned.astype(heads.dtype)
 
@@ -67,9 +74,11 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
             assert layer.attention is not None, "the layers of an encoder keep no state"
             assert layer.feed_forward is not None, "the layers of an encoder have both branches"
             inside = normalized(x, layer.attention_norm, own, "attention_norm")
-            x = x + self._attended(inside, layer.attention, own, multiply, places)
+            attended = self._attended(inside, layer.attention, own, multiply, places)
+            x = x + normalized(attended, layer.attention_post_norm, own, "attention_post_norm")
             inside = normalized(x, layer.mlp_norm, own, "mlp_norm")
-            x = x + feed_forward(inside, layer.feed_forward, own, multiply)
+            made = feed_forward(inside, layer.feed_forward, own, multiply)
+            x = x + normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
         return x.rearrange(("token", "embed")).array
 
     def _normalized(
@@ -82,7 +91,8 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
 
     @cached_property
     def _multiply(self) -> Multiply:
-        return Multiply(self.products)
+        has_limits = isinstance(self.config, PatchEncoder) and self.config.has_limits
+        return LimitedMultiply(self.products) if has_limits else Multiply(self.products)
 
     def _multiply_used(self, num_used: Int[Array, ""]) -> Multiply:
         """Return products for which so many leading rows suffice."""
@@ -110,6 +120,15 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
             if description.has_key_bias:
                 key = key + bias[None, :, 1]
             query, value = query + bias[None, :, 0], value + bias[None, :, -1]
+        if description.qk_norm is not None:
+            query, key, value = (
+                normalized(hax.named(heads, ("token", "head", "head_dim")), norm, weights, name, "head_dim").array
+                for heads, norm, name in (
+                    (query, description.qk_norm, "query_norm"),
+                    (key, description.qk_norm, "key_norm"),
+                    (value, description.value_norm, "value_norm"),
+                )
+            )
         count = None
         if places is not None:
             query, key, count = places.turned(query), places.turned(key), places.num_used

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, MemoryKernel
@@ -168,7 +168,11 @@ class Decoder:
         return hidden.rearrange(("token", "embed")).array, rotations
 
     def per_layer_inputs(
-        self, weights: Weights, token_ids: Int[Array, " token"], hidden: Float[Array, "token hidden"]
+        self,
+        weights: Weights,
+        token_ids: Int[Array, " token"],
+        hidden: Float[Array, "token hidden"],
+        is_media: Bool[Array, " token"] | None = None,
     ) -> tuple[Float[Array, "layer token size"], ...]:
         """Return the inputs of the layers of each group besides the hidden states; of a model without them, nothing.
 
@@ -178,6 +182,8 @@ class Decoder:
         if description is None:
             return ()
         named = self._named(weights, self.weight_specs())
+        if is_media is not None:
+            token_ids = jnp.where(is_media, description.media_token_id, token_ids)
         with jax.named_scope("per_layer_inputs"):
             ids = hax.named(jnp.minimum(token_ids, description.vocab_size - 1), "token")
             multiplier = float(np.asarray(description.size**0.5, self.dtype))
@@ -280,7 +286,7 @@ class Decoder:
         pages, state = cache if has_both else (cache, cache)
         branches: list[NamedArray] = []
         if layer.attention is not None:
-            attend = StepAttention(multiply, self._kernel, inputs.regions_of(layer.attention.window))
+            attend = StepAttention(multiply, self._kernel, inputs.regions_of(layer.attention))
             rope = layer.attention.rotation
             rotation = None if rope is None else inputs.rotation[self.config.rotations.index(rope)]
             read = scaled(x, layer.attention_input_multiplier)

@@ -28,6 +28,7 @@ from service.models.description import (
     StateSpace,
     TensorNames,
 )
+from service.models.limits import LIMITED, LIMITS
 from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
@@ -130,21 +131,51 @@ def _patch_encoder(encoder: PatchEncoder, output_size: int) -> Iterator[WeightSp
     patches, shape = f"{names.prefix}{names.embed}", (embed, 3, *frames, patch, patch)
     source = TensorSource(f"{patches}.weight", shape, shape)
     axes = ("embed", "channel", *axis, "patch_row", "patch_column")
+    if encoder.has_channels_last:
+        source = TensorSource(f"{patches}.weight", (embed, 3 * patch**2), (embed, patch, patch, 3))
+        axes, shape = ("embed", "patch_row", "patch_column", "channel"), (embed, patch, patch, 3)
     yield WeightSpec("encoder.patches", axes, shape, (source,))
     if encoder.has_patch_bias:
         yield _plain("encoder.patches_bias", ("embed",), (embed,), f"{patches}.bias")
-    if encoder.num_positions:
+    if encoder.has_position_tables:
+        count, tensor = encoder.num_positions, f"{names.prefix}{names.positions}"
+        source = TensorSource(tensor, (2, count, embed), (2 * count, embed))
+        yield WeightSpec("encoder.positions", ("position", "embed"), (2 * count, embed), (source,))
+    elif encoder.num_positions:
         positions = (encoder.num_positions**2, embed)
         yield _plain("encoder.positions", ("position", "embed"), positions, f"{names.prefix}{names.positions}.weight")
     yield from _norm(encoder.first_norm, "encoder.first_norm", embed, names.prefix, names, tensor=names.embed_norm)
     for number, layer in enumerate(encoder.layers):
         yield from _layer(layer, f"encoder.layers.{number}.", names.of_layer(number), embed, names)
-        if number in encoder.taps:
+        if encoder.has_limits:
+            yield from _limits(f"encoder.layers.{number}.", names.of_layer(number), names)
+        if number in encoder.taps and isinstance(encoder.rows, Merger):
             theirs = f"{names.prefix}deepstack_merger_list.{encoder.taps.index(number)}."
             tap = replace(encoder.rows, prefix=theirs)
             ours, norm_size = f"encoder.layers.{number}.tap.", encoder.merge_size**2 * embed
             yield from _merger(encoder, tap, ours, output_size, norm_size=norm_size)
-    yield from _merger(encoder, encoder.rows, "encoder.rows.", output_size, norm_size=embed)
+    if isinstance(encoder.rows, Merger):
+        yield from _merger(encoder, encoder.rows, "encoder.rows.", output_size, norm_size=embed)
+    else:
+        for name, tensor in zip(("bias", "scale"), encoder.rows.standard or (), strict=False):
+            yield _plain(f"encoder.rows.standard_{name}", ("embed",), (embed,), tensor)
+        yield _product("encoder.rows.projection", ("row", "embed"), (output_size, embed), encoder.rows.projection)
+
+
+def _limits(ours: str, theirs: str, names: TensorNames) -> Iterator[WeightSpec]:
+    """Name the limits of what each tensor of a layer multiplies, and of the results; see `LimitedMultiply`."""
+    for name, tensors in (
+        ("qkv", names.qkv),
+        ("output", (names.output,)),
+        ("gate_up", names.gate_up),
+        ("down", (names.down,)),
+    ):
+        sources = tuple(
+            TensorSource(f"{theirs}{tensor.removesuffix('.linear')}.{limit}", (), (1,))
+            for tensor in tensors
+            for limit in LIMITS
+        )
+        yield WeightSpec(f"{ours}{name}{LIMITED}", ("limit",), (len(sources),), sources)
 
 
 def _merger(

@@ -71,6 +71,7 @@ class Attention:
     is_exclusive: bool = False  # whether a result loses what it has in the direction of its token's own value
     has_values: bool = True  # whether values have a projection; otherwise they are the keys before their norm
     value_norm: Norm | None = None
+    looks_ahead: bool = True  # whether the rows of a picture see each other, of a model in which they do
     shares_cache: bool = False  # whether keys and values are those of the last layer that has its own and this window
     kv_copies: int = 1  # consecutive key-value heads that are copies of one in the checkpoint
 
@@ -334,6 +335,7 @@ class PerLayerEmbeddings:
     vocab_size: int
     size: int  # of the input of one layer
     norm: Norm  # of the projection
+    media_token_id: int = 0  # whose embedding the rows of media have
 
 
 type State = ShortConvolution | GatedDelta | StateSpace
@@ -509,6 +511,7 @@ class PatchTurns(StrEnum):
 
     EQUAL = "equal"  # with the same frequencies
     ALTERNATING = "alternating"  # with every second frequency of a head, rows beginning
+    APART = "apart"  # each in a half of the head that has pairs of its own, with the same frequencies, columns first
 
 
 @dataclass(frozen=True)
@@ -525,6 +528,15 @@ class Merger:
 
 
 @dataclass(frozen=True)
+class Pooler:
+    """The way from the patches of a square to a row: their mean times the root of the hidden size, and a projection."""
+
+    norm: Norm  # of what is projected
+    projection: str  # its tensor
+    standard: tuple[str, str] | None = None  # tensors of what is subtracted before the norm, and then multiplied
+
+
+@dataclass(frozen=True)
 class PatchEncoder:
     """The encoder of a picture of any shape: patches with positions in two dimensions, and layers that look both ways.
 
@@ -537,19 +549,25 @@ class PatchEncoder:
     hidden_size: int
     layers: tuple[Layer, ...]
     theta: float  # base of the rotation by row and column
-    rows: Merger
+    rows: Merger | Pooler
     names: TensorNames
     token_id: int  # that stands for a row in a prompt
+    usual_rows: int | None = None  # the most of a picture, unless the operator says otherwise; None for no such number
     turns: PatchTurns = PatchTurns.EQUAL
     num_frames: int = 0  # that a patch has weights for, all of which a picture fills; 0: weights know no frames
     has_patch_bias: bool = False
+    has_channels_last: bool = False  # whether the weights of a patch are by row, column and channel
+    has_limits: bool = False  # whether what layers multiply by their weights, and the products, stay within limits
     first_norm: Norm | None = None  # of patches, before the layers
     num_positions: int = 0  # learned, of an edge; those of a picture lie between them; 0 for none
+    has_position_tables: bool = False  # whether a column and a row have each a learned position, and the patch the sum
     taps: tuple[int, ...] = ()  # layers after which rows are made, too
     pixel_mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # of red, green and blue between 0 and 1
     pixel_deviation: tuple[float, float, float] = (0.5, 0.5, 0.5)
     has_grid: bool = False  # whether the decoder's positions are those of time, row and column
     has_lines: bool = False  # whether a token ends each line of rows in a prompt
+    sees_itself: bool = False  # whether the rows of a picture see each other in layers of the decoder that look ahead
+    around: tuple[int, int] | None = None  # tokens before and after a picture's rows, of which a template writes none
 
     @property
     def num_rows(self) -> int:
@@ -587,7 +605,7 @@ class DecoderConfig:
     @property
     def looks_ahead(self) -> bool:
         """Whether some tokens, which are those of a picture, see others after them."""
-        return isinstance(self.image_encoder, ImageEncoder) and self.image_encoder.sees_itself
+        return self.image_encoder is not None and self.image_encoder.sees_itself
 
     @property
     def num_layers(self) -> int:

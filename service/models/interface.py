@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging, Regions
+from service.models.description import Attention
 from service.models.weight_spec import WeightSpec
 
 Weights = Mapping[str, jax.Array]  # by WeightSpec.name
@@ -50,9 +51,12 @@ class LayerGroupInputs(NamedTuple):
     windows: dict[int, Regions] | None = None  # of layers with a window whose pages are apart; None without any
     per_layer: Float[Array, "layer token size"] | None = None  # the input of each layer of the group; None without any
 
-    def regions_of(self, window: int | None) -> Regions:
+    def regions_of(self, attention: Attention) -> Regions:
         """Return the positions and pages of the tokens, for layers with a sliding window or without one."""
-        return self.regions if self.windows is None or window is None else self.windows.get(window, self.regions)
+        found = self.regions
+        if self.windows is not None and attention.window is not None:
+            found = self.windows.get(attention.window, found)
+        return found if attention.looks_ahead else found.causal()
 
 
 class Shardings(NamedTuple):
@@ -130,9 +134,20 @@ class HasLayerInputs(Protocol):
     """A decoder whose layers may have inputs of their own besides the hidden states."""
 
     def per_layer_inputs(
-        self, weights: Weights, token_ids: Int[Array, " token"], hidden: Float[Array, "token hidden"]
+        self,
+        weights: Weights,
+        token_ids: Int[Array, " token"],
+        hidden: Float[Array, "token hidden"],
+        is_media: Bool[Array, " token"] | None = None,
     ) -> tuple[Float[Array, "layer token size"], ...]:
-        """Return the inputs of the layers of each group; of a model without them, nothing."""
+        """Return the inputs of the layers of each group; of a model without them, nothing.
+
+        Args:
+            weights: the model's, by name.
+            token_ids: the tokens.
+            hidden: their embeddings, or rows of media in their places.
+            is_media: whether a token's place is taken; None if none is.
+        """
         ...
 
 

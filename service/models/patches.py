@@ -3,7 +3,8 @@
 It is traced in parts, as a decoder is: `begin`, some layers at a time, `end`.
 
 Source: Bai et al. 2025, arXiv:2511.21631; transformers `models/qwen3_vl/modeling_qwen3_vl.py`; Agrawal et al. 2024,
-arXiv:2410.07073; transformers `models/pixtral/modeling_pixtral.py`, `models/mistral3/modeling_mistral3.py`.
+arXiv:2410.07073; transformers `models/pixtral/modeling_pixtral.py`, `models/mistral3/modeling_mistral3.py`,
+`models/gemma4/modeling_gemma4.py` (Gemma4VisionModel, Gemma4MultimodalEmbedder).
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,13 @@ import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from haliax import NamedArray
 from jaxtyping import Array, Float, Int, UInt8
 
 from service.kernels.products.linear import linear
 from service.models.activations import activate
 from service.models.both_ways import BothWays, Places
-from service.models.description import ENCODER_PREFIX, PatchEncoder, PatchTurns
+from service.models.description import ENCODER_PREFIX, PatchEncoder, PatchTurns, Pooler
 from service.models.interface import LayerGroup, Weights
 from service.models.multiply import NamedWeights
 from service.models.norm import normalized
@@ -57,6 +59,8 @@ class PatchEncoding(BothWays[PatchEncoder]):
         weight, pixels = weights[f"{ENCODER_PREFIX}patches"], scaled.astype(self.dtype)
         if self.config.num_frames:
             weight = jnp.sum(weight, axis=2)  # a picture is every frame of itself
+        if self.config.has_channels_last:
+            weight = weight.transpose(0, 3, 1, 2)
         patches = linear(pixels, weight.reshape(self.config.hidden_size, -1), self.products)
         if self.config.has_patch_bias:
             patches = patches + weights[f"{ENCODER_PREFIX}patches_bias"][None]
@@ -94,6 +98,9 @@ class PatchEncoding(BothWays[PatchEncoder]):
         """Merge patches that are neighbours, and project them."""
         rows, multiply = self.config.rows, self._multiply_used(grid[0] * grid[1] // self.config.merge_size**2)
         num_merged, hidden_size = self.config.merge_size**2, self.config.hidden_size
+        if isinstance(rows, Pooler):
+            pooled = _pooled(x.reshape(-1, num_merged, hidden_size), weights)
+            return multiply(normalized(pooled, rows.norm, weights, "norm"), weights, "projection", ("embed",)).array
         size = num_merged * hidden_size if is_norm_whole else hidden_size
         normal = normalized(hax.named(x.reshape(-1, size), ("token", "embed")), rows.norm, weights, "norm").array
         if rows.first is None:
@@ -126,23 +133,27 @@ class PatchEncoding(BothWays[PatchEncoder]):
         attention = self.config.layers[0].attention
         assert attention is not None, "the layers of an encoder keep no state"
         half = attention.head_dim // 2
-        if self.config.turns is PatchTurns.EQUAL:
-            exponents = [np.arange(0, half, 2, dtype=np.float32) / half] * 2
-        else:
+        if self.config.turns is PatchTurns.ALTERNATING:
             whole = np.arange(half, dtype=np.float32) / half
             exponents = [whole[::2], whole[1::2]]
+        else:
+            exponents = [np.arange(0, half, 2, dtype=np.float32) / half] * 2
         angles = [
             place.astype(jnp.float32)[:, None] * (1.0 / self.config.theta**own).astype(np.float32)[None]
             for place, own in zip(self._row_and_column(grid), exponents, strict=True)
         ]
-        angle = jnp.concatenate(angles, axis=1)
-        return Places(jnp.cos(angle), jnp.sin(angle), grid[0] * grid[1])
+        are_apart = self.config.turns is PatchTurns.APART
+        angle = jnp.concatenate(angles[::-1] if are_apart else angles, axis=1)
+        return Places(jnp.cos(angle), jnp.sin(angle), grid[0] * grid[1], 2 if are_apart else 1)
 
     def _positions(
         self, learned: Float[Array, "position hidden"], grid: Int[Array, "2"]
     ) -> Float[Array, "patch hidden"]:
-        """Interpolate the learned positions at those of the patches."""
+        """Interpolate the learned positions at those of the patches, or add those of their columns and rows."""
         side = self.config.num_positions
+        if self.config.has_position_tables:
+            row, column = self._row_and_column(grid)
+            return learned[column] + learned[side + row]
         total: Float[Array, "patch hidden"] | None = None
         axes = []
         for place, count in zip(self._row_and_column(grid), (grid[0], grid[1]), strict=True):
@@ -156,3 +167,12 @@ class PatchEncoding(BothWays[PatchEncoder]):
                 total = part if total is None else total + part
         assert total is not None
         return total
+
+
+def _pooled(patches: Float[Array, "row place hidden"], weights: NamedWeights) -> NamedArray:
+    """Return the mean of the patches of each square, scaled, and as large as the model's usually are."""
+    mean = jnp.mean(patches.astype(jnp.float32), axis=1).astype(patches.dtype)
+    scaled = hax.named(mean.astype(jnp.float32) * patches.shape[-1] ** 0.5, ("token", "embed"))
+    if "standard_bias" in weights:
+        scaled = (scaled - weights["standard_bias"].astype(jnp.float32)) * weights["standard_scale"].astype(jnp.float32)
+    return scaled.astype(patches.dtype)

@@ -56,7 +56,7 @@ class TensorSource:
     def elements(self) -> tuple[int, int]:
         """The first element of the tensor that is part of the array, and the one after the last."""
         inner = math.prod(self.shape[1:])
-        first, end = self.rows or (0, self.shape[0])
+        first, end = self.rows or (0, self.shape[0] if self.shape else 1)
         return first * inner, end * inner
 
     @property

@@ -287,14 +287,14 @@ class Settings(BaseModel):
         le=16384,
         description="The most prompt tokens per step. Longer prompts are prefilled in chunks. For an encoder, the "
         "total tokens of a step. Unset: 2048 for a generative model on an H100, H200, RTX PRO 6000 or TPU v6e, "
-        "otherwise 512. Gemma 3 with images needs 320.",
+        "otherwise 512. Gemma 3 with images needs 320, Gemma 4 up to 384.",
     )
     max_step_stall_ms: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
         description="How long prompts may hold up each token of running sequences, in milliseconds: a step computes as "
-        "much of prompts as takes so long on this device, but at least 64 tokens, and an image of Gemma 3 whole. "
+        "much of prompts as takes so long on this device, but at least 64 tokens, and an image of Gemma 3 or 4 whole. "
         "Unset: as long as two decode steps.",
     )
     page_size: int | None = Field(
@@ -356,8 +356,8 @@ class Settings(BaseModel):
         ge=16,
         description="The most tokens of an image. A larger image is scaled down, as the model's own processor does it "
         "for such a bound, or cut into fewer tiles. Unset: 1,024, which is an image of 1,024 x 1,024 pixels in "
-        "Qwen3-VL; for images that are cut into tiles, as many as the model's files allow. An image of Gemma "
-        "3 always has 256.",
+        "Qwen3-VL; for Gemma 4 as many as its config.json says, 280; for images that are cut into tiles, as many as "
+        "the model's files allow. An image of Gemma 3 always has 256.",
     )
     allow_remote_images: bool = Field(
         default=False,

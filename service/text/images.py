@@ -1,7 +1,8 @@
 """Images in a prompt: what a template writes for one, and the tokens that take its place; no jax.
 
 Source: transformers `models/idefics3/processing_idefics3.py` (replace_image_token),
-`models/qwen3_vl/processing_qwen3_vl.py`, `models/gemma3/processing_gemma3.py`, `models/pixtral/processing_pixtral.py`
+`models/qwen3_vl/processing_qwen3_vl.py`, `models/gemma3/processing_gemma3.py`, `models/pixtral/processing_pixtral.py`,
+`models/gemma4/processing_gemma4.py`
 """
 
 from abc import ABC, abstractmethod
@@ -78,12 +79,16 @@ class TileText(ImageText):
         return f"{tiles}{'\n' if tiles else ''}{self.around}{self.whole}{own}{self.around}"
 
 
+@dataclass(frozen=True)
 class RowText(ImageText):
-    """The text of Qwen3-VL, whose images are rows and columns of tokens."""
+    """The text of Qwen3-VL, whose images are rows and columns of tokens, and of Gemma 4, with tokens around them."""
+
+    begin: str = ""
+    end: str = ""
 
     @override
     def shown(self, rows: int, columns: int) -> str:
-        return self.placeholder * (rows * columns)
+        return self.begin + self.placeholder * (rows * columns) + self.end
 
 
 @dataclass(frozen=True)

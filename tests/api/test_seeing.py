@@ -10,11 +10,12 @@ import pytest
 from service.api.served import Vision
 from service.engine.request import FinishReason
 from service.engine.shapes import RowShapes
+from service.media.budget import read_budget
 from service.media.longest_edge import read_longest_edge
 from service.media.tiles import read_square, read_tiler
 from service.models.families.mistral3 import PIXEL_DEVIATION, PIXEL_MEAN
 from service.text.chat_template import ChatTemplate
-from service.text.images import BlockText, LineText, TileText
+from service.text.images import BlockText, LineText, RowText, TileText
 from service.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import MODEL, Service
 from tests.api.work.test_media import worker_ids
@@ -22,6 +23,9 @@ from tests.media.image_files import drawing, image_file, png
 from tests.parity.vision_cases import GEMMA_IMAGE_SIZE, GEMMA_ROWS, IMAGE_SIZE, NUM_ROWS
 from tests.processes import is_running
 from tests.sighted import (
+    GEMMA4_PREPROCESSOR,
+    GEMMA4_SPECIAL,
+    GEMMA4_TEMPLATE,
     GEMMA_PREPROCESSOR,
     GEMMA_SPECIAL,
     GEMMA_TEMPLATE,
@@ -32,6 +36,7 @@ from tests.sighted import (
     PREPROCESSOR,
     TEMPLATE,
     data_url,
+    gemma4_tokenizer,
     gemma_tokenizer,
     mistral_tokenizer,
     shown,
@@ -141,6 +146,41 @@ def test_mistrals_images_are_lines_that_each_end_with_a_token():
 def test_no_text_has_the_token_of_mistrals_images():
     message = refusal(mistral_service()[0], [{"role": "user", "content": "a [IMG] b"}])[1]
     assert "'[IMG]' stands for an image" in message
+
+
+def gemma4_service():
+    tokenizer = Tokenizer(gemma4_tokenizer())
+    begin, end, row = GEMMA4_SPECIAL
+    budget = read_budget("test", GEMMA4_PREPROCESSOR, patch_size=4, merge_size=3, padded_rows=(70,))
+    sees = Vision(
+        budget,
+        RowText(row, begin, end),
+        tokenizer.backend.token_to_id(row),
+        RowShapes(9, 70, (70,), 1, (9, 48), is_whole=True),
+    )
+    made = service_of(GEMMA4_TEMPLATE, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size, vision=sees)
+    return made, tokenizer
+
+
+def test_gemma_4s_images_are_rows_between_their_first_and_their_last_token():
+    service, tokenizer = gemma4_service()
+    other = {"type": "image_url", "image_url": {"url": data_url(), "detail": "low"}}
+    content = [{"type": "text", "text": "What?"}, other, {"type": "text", "text": "And here?"}]
+    answer = ask(service, [{"role": "user", "content": content}])
+    assert answer.status_code == 200, answer.text
+    sent = service.engine.last.request
+    block = f"\n\n<|image>{'<|image|>' * 60}<image|>\n\n"  # 37 x 23 pixels are 10 x 6 squares of 12
+    text = f"<|turn>user\nWhat?{block}And here?<turn|>\n<|turn>model\n"
+    assert sent.prompt_ids == tuple(tokenizer.backend.encode(text, add_special_tokens=False).ids)
+    assert [(placed.num_rows, placed.grid, placed.line) for placed in sent.media] == [(60, None, None)]
+    service.fastapi.state.context.media.end()
+
+
+def test_sound_in_a_chat_is_refused_by_name():
+    service, _ = gemma4_service()
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    assert "input_audio" in refusal(service, [{"role": "user", "content": [sound]}])[1]
+    service.fastapi.state.context.media.end()
 
 
 def gemma_service():

@@ -67,11 +67,8 @@ class WholeStep:
         if any(layer.state is not None for layer in self._model.config.layers):
             own = jnp.arange(len(paging.start), dtype=jnp.int32)  # of each sequence a slot
             paging = paging._replace(states=StateSlots(jnp.where(paging.start > 0, own, ZERO_STATE), own))
-        (hidden, rotation), per_layer = self._run("embed", self._embed, weights, token_ids, paging)
+        (hidden, rotation), per_layer = self._run("embed", self._embed, weights, token_ids, paging, seen)
         of_layers = jnp.concatenate(per_layer) if per_layer else None
-        if seen is not None:
-            rows = seen.reshape(hidden.shape)
-            hidden = jnp.where(jnp.isnan(rows), hidden, rows)
         new_caches = []
         for number, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
             of_layer = [weights[name] for name in layer.weights]
@@ -86,11 +83,21 @@ class WholeStep:
         return logits.reshape(*shape, -1), new_caches
 
     def _embed(
-        self, weights: dict[str, jax.Array], token_ids: Int[Array, "seq token"], paging: Paging
+        self,
+        weights: dict[str, jax.Array],
+        token_ids: Int[Array, "seq token"],
+        paging: Paging,
+        seen: Float[Array, "seq token hidden"] | None,
     ) -> tuple[tuple[Float[Array, "token hidden"], Any], Any]:
         positions = paging.positions(token_ids.shape[1]).reshape(-1)
-        embedded = self._model.embed(weights, token_ids.reshape(-1), positions)
-        return embedded, self._model.per_layer_inputs(weights, token_ids.reshape(-1), embedded[0])
+        hidden, rotation = self._model.embed(weights, token_ids.reshape(-1), positions)
+        is_media = None
+        if seen is not None:
+            rows = seen.reshape(hidden.shape)
+            is_media = ~jnp.isnan(rows[:, 0])
+            hidden = jnp.where(is_media[:, None], rows, hidden)
+        per_layer = self._model.per_layer_inputs(weights, token_ids.reshape(-1), hidden, is_media)
+        return (hidden, rotation), per_layer
 
     def _logits(
         self, weights: dict[str, jax.Array], hidden: Float[Array, "token hidden"]

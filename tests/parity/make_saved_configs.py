@@ -23,7 +23,10 @@ CASES = {**SPELLINGS, **{f"family_{name}": values for name, values in family_val
 KEYS_OF_NO_USE = {"llama_layer_types", "mistral_biases"}
 MAX_MODEL_LEN = {"family_phi4_mini_long": 48}  # what the operator asks for, of texts longer than the short context
 # Keys that transformers takes from a file, or ignores, and that are no fields of its configurations.
-_NO_FIELDS = ("clip_qkv", "global_head_dim", "sliding_window_pattern", "global_attn_every_n_layers")
+_NO_FIELDS = (
+    *("clip_qkv", "global_head_dim", "sliding_window_pattern", "global_attn_every_n_layers"),
+    "vision_soft_tokens_per_image",
+)
 
 
 def other_defaults(model_type: str, theirs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -6,6 +6,7 @@
 The service never imports torch; what this writes is committed.
 """
 
+import functools
 import sys
 
 import numpy as np
@@ -15,6 +16,8 @@ import transformers
 from tests.parity.family_cases import draw
 from tests.parity.vision_cases import (
     CONFIG,
+    GEMMA4_CONFIGS,
+    GEMMA4_GRIDS,
     GEMMA_CONFIG,
     GEMMA_REFERENCE_PATH,
     GRIDS,
@@ -25,6 +28,10 @@ from tests.parity.vision_cases import (
     QWEN_REFERENCE_PATH,
     REFERENCE_PATH,
     draw_gemma,
+    draw_gemma4,
+    gemma4_pictures,
+    gemma4_reference,
+    gemma4_token_ids,
     gemma_pictures,
     gemma_token_ids,
     mistral_pictures,
@@ -42,6 +49,7 @@ PIXEL_MEAN, PIXEL_DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 
 def main() -> None:
     """Write the rows of every picture, and the logits of every position, of the models that are named, or of all."""
     made = {"idefics3": of_idefics3, "qwen3_vl": of_qwen3_vl, "gemma3": of_gemma3, "mistral3": of_mistral3}
+    made |= {name: functools.partial(of_gemma4, name) for name in GEMMA4_CONFIGS}
     for name in sys.argv[1:] or made:
         made[name]()
 
@@ -137,6 +145,42 @@ def of_mistral3() -> None:
         torch=torch.__version__,
     )
     print(f"logits {logits.shape} std {logits.std():.3f} rows std {torch.cat(list(rows)).std():.3f}", *list(shapes)[:9])
+
+
+def of_gemma4(name: str) -> None:
+    """Write those of pictures of several shapes, of which squares of patches are pooled."""
+    values = GEMMA4_CONFIGS[name]
+    config = transformers.Gemma4Config(**{key: value for key, value in values.items() if key != "model_type"})
+    model = transformers.Gemma4ForConditionalGeneration._from_config(config, attn_implementation="eager")
+    model = model.to(torch.float32).eval()
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if name != "lm_head.weight"}
+    tensors = {name: torch.from_numpy(np.array(draw_gemma4(name, shape))) for name, shape in shapes.items()}
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert not unexpected, unexpected
+    assert set(missing) <= {"lm_head.weight"}, missing
+    model.tie_weights()
+    size, most = values["vision_config"]["patch_size"], max(rows * columns for rows, columns in GEMMA4_GRIDS)
+    pixels = np.zeros((len(GEMMA4_GRIDS), most, 3 * size**2), np.float32)
+    places = np.full((len(GEMMA4_GRIDS), most, 2), -1)
+    for number, (picture, (rows, columns)) in enumerate(zip(gemma4_pictures(), GEMMA4_GRIDS, strict=True)):
+        cut = (picture / np.float32(255)).reshape(rows, size, columns, size, 3).transpose(0, 2, 1, 3, 4)
+        pixels[number, : rows * columns] = cut.reshape(rows * columns, -1)
+        y, x = np.mgrid[:rows, :columns]
+        places[number, : rows * columns] = np.stack([x, y], axis=-1).reshape(-1, 2)
+    seen = {"pixel_values": torch.from_numpy(pixels), "image_position_ids": torch.from_numpy(places)}
+    ids = torch.from_numpy(gemma4_token_ids()[None]).long()
+    with torch.no_grad():
+        rows = torch.cat(list(model.model.get_image_features(**seen).pooler_output))
+        logits = model(input_ids=ids, mm_token_type_ids=(ids == IMAGE_TOKEN).int(), **seen).logits
+    np.savez_compressed(
+        gemma4_reference(name),
+        rows=rows.numpy(),
+        logits=logits[0].numpy(),
+        shapes=np.array([(name, " ".join(map(str, shape))) for name, shape in shapes.items()]),
+        transformers=transformers.__version__,
+        torch=torch.__version__,
+    )
+    print(f"{name} logits {logits.shape} std {logits.std():.3f} rows {rows.shape} std {rows.std():.3f}")
 
 
 def of_idefics3() -> None:

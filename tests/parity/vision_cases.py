@@ -1,5 +1,6 @@
 """Tiny random models that see. Needs neither jax nor torch."""
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,105 @@ def cut_patches(picture: np.ndarray, patch_size: int, merge_size: int, num_rows:
     padded = np.full((num_rows * merge_size**2, patches.shape[1]), 7, np.uint8)
     padded[: len(patches)] = patches
     return padded, np.array([rows * merge_size, columns * merge_size], np.int32)
+
+
+GEMMA4_GRIDS = ((6, 9), (3, 3), (9, 6), (3, 12))  # patches of a column and a row, of each picture
+GEMMA4_AROUND = (92, 93)
+_GEMMA4_TEXT = {
+    "model_type": "gemma4_text",
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 96,
+    "sliding_window": 5,  # less than a picture
+    "pad_token_id": 4,
+    "hidden_activation": "gelu_pytorch_tanh",
+}
+_GEMMA4_VISION = {
+    "model_type": "gemma4_vision",
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "head_dim": 8,
+    "patch_size": 4,
+    "pooling_kernel_size": 3,
+    "position_embedding_size": 40,
+    "rope_parameters": {"rope_type": "axial", "rope_theta": 20.0},
+}
+_GEMMA4 = {
+    "model_type": "gemma4",
+    "image_token_id": IMAGE_TOKEN,
+    "boi_token_id": GEMMA4_AROUND[0],
+    "eoi_token_id": GEMMA4_AROUND[1],
+    "vision_soft_tokens_per_image": 12,
+    "tie_word_embeddings": True,
+    "audio_config": None,
+}
+SLIDING, FULL = "sliding_attention", "full_attention"
+# The larger models, whose pictures see themselves, and the smaller ones, whose last layers share keys and values.
+GEMMA4_CONFIGS = {
+    "gemma4_vision": {
+        **_GEMMA4,
+        "text_config": {
+            **_GEMMA4_TEXT,
+            **{"attention_k_eq_v": True, "global_head_dim": 32, "num_global_key_value_heads": 1},
+            **{"num_hidden_layers": 4, "layer_types": [SLIDING, FULL, SLIDING, FULL]},
+            **{"final_logit_softcapping": 3.0, "use_bidirectional_attention": "vision"},
+        },
+        "vision_config": {**_GEMMA4_VISION, "standardize": True},
+    },
+    "gemma4_vision_small": {
+        **_GEMMA4,
+        "text_config": {
+            **{**_GEMMA4_TEXT, "hidden_size_per_layer_input": 12},
+            **{"global_head_dim": 32, "num_hidden_layers": 5, "num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+            "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+        },
+        "vision_config": {**_GEMMA4_VISION, "use_clipped_linears": True},
+    },
+}
+
+
+def gemma4_reference(name: str) -> Path:
+    """Return the file of a model's references."""
+    return REFERENCE_PATH.with_name(f"{name}.npz")
+
+
+def draw_gemma4(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw a tensor; limits are such that some numbers exceed them."""
+    if name.endswith(("_min", "_max")):
+        most = np.random.RandomState(zlib.crc32(name.encode())).uniform(0.5, 1.5, shape)
+        return (most if name.endswith("_max") else -most).astype(np.float32)
+    drawn = draw("gemma4", name, shape)
+    return drawn + np.float32(1) if name.endswith("std_scale") else drawn
+
+
+def gemma4_tensors(name: str) -> dict[str, np.ndarray]:
+    """Draw every tensor of the checkpoint, under the names of the model in memory."""
+    with np.load(gemma4_reference(name)) as kept:
+        shapes = {str(name): tuple(map(int, shape.split())) for name, shape in kept["shapes"]}
+    return {name: draw_gemma4(name, shape) for name, shape in shapes.items()}
+
+
+def gemma4_pictures() -> list[np.ndarray]:
+    """Return the pixels of some pictures of whole patches, each [row, column, channel]."""
+    random, size = np.random.RandomState(14), _GEMMA4_VISION["patch_size"]
+    shapes = [(size * rows, size * columns, 3) for rows, columns in GEMMA4_GRIDS]
+    return [random.randint(0, 256, shape).astype(np.uint8) for shape in shapes]
+
+
+def gemma4_token_ids() -> np.ndarray:
+    """Return a text with the pictures, two of which follow each other, and text before and after them."""
+    first, last = GEMMA4_AROUND
+    seen = [[first, *[IMAGE_TOKEN] * (rows * columns // 9), last] for rows, columns in GEMMA4_GRIDS]
+    return np.array([1, 5, 17, *seen[0], 8, 40, 41, 7, *seen[1], *seen[2], 60, *seen[3], 61, 3, 9, 12], np.int32)
 
 
 def gemma_pictures(count: int = 4) -> np.ndarray:

@@ -21,7 +21,7 @@ from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
 from service.storage.local import LocalSource
 from tests.device.devices import NamedDevice
 from tests.served import DEMO
-from tests.sighted import save_qwen
+from tests.sighted import save_gemma4, save_qwen
 
 # Of the demo model in bfloat16: its table of tokens, and 4 layers of attention and MLP with two norms, and the last.
 EMBED_BYTES = 2 * 3072 * 256
@@ -284,3 +284,41 @@ def test_images_are_padded_to_few_sizes_that_the_context_has_room_for(tmp_path, 
     programs = {name for names in spec.names for name in names if name.startswith("encode-")}
     # The beginning, layers with and without rows that are added to the decoder's, and the end, which keeps the rows.
     assert len(programs) == 4 * len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "capability", "kernel", "sees"),
+    [("gpu", "NVIDIA L4", "8.9", "triton", True), ("tpu", "TPU v5 lite", "", "kv8", False)],
+)
+def test_pictures_that_would_take_the_kernel_from_text_are_not_served(
+    tmp_path, caplog, platform, kind, capability, kernel, sees
+):
+    save_gemma4(tmp_path / "model")
+    located = locate(str(tmp_path / "model"), LocalSource)
+    text = located.hub_config["text_config"]
+    values = {**located.hub_config, "text_config": {**text, "head_dim": 256, "global_head_dim": 512}}
+    device = NamedDevice(0, platform, kind, SimpleNamespace(platform_version="1"), LIMIT_BYTES, capability)
+    settings = Settings(max_num_seqs=1, max_model_len=256, dtype="bfloat16")
+    for changed, expected in (({}, sees), ({"use_bidirectional_attention": None}, True)):
+        values["text_config"] |= changed
+        spec = choose_engine_spec(settings, replace(located, hub_config=dict(values)), [device])
+        assert spec.kernel.name == kernel
+        assert (spec.config.image_encoder is not None, spec.shapes.media is not None) == (expected, expected)
+        warned = [record for record in caplog.records if "images are not served here" in record.getMessage()]
+        assert len(warned) == (not sees)
+
+
+def test_the_encoder_of_pictures_and_their_rows_are_in_the_memory_that_is_planned(tmp_path):
+    save_gemma4(tmp_path / "model")
+    located = locate(str(tmp_path / "model"), LocalSource)
+    seeing, blind = (
+        choose_engine_spec(Settings(max_num_seqs=2), replace(located, hub_config=values), [jax.devices()[0]])
+        for values in (located.hub_config, {**located.hub_config, "vision_config": None})
+    )
+    media = seeing.shapes.media
+    assert media is not None
+    assert (media.num_rows, media.place_rows, media.is_whole, blind.shapes.media) == ((24,), 24, True, None)
+    encoder = sum(spec.num_bytes for spec in seeing.specs if spec.name.startswith("encoder."))
+    rows = media.num_places * media.place_rows * seeing.config.hidden_size * 4
+    assert encoder > 0
+    assert seeing.memory_bytes - blind.memory_bytes >= encoder + rows

@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from service.engine.shapes import Bucket, RowShapes
-from service.engine.steps.inputs import NOT_MEDIA, EmbedInputs
+from service.engine.steps.inputs import NOT_MEDIA, EmbedInputs, step_inputs
 from service.engine.steps.step import Embedded, GroupInputs, GroupOutputs, SlotState, embed_tokens
 from service.kernels.paging import Paging
-from service.models.interface import Cache, LayerGroup, MediaEncoder, PagedDecoder, TakesMedia, Weights
+from service.models.interface import Cache, HasLayerInputs, LayerGroup, MediaEncoder, PagedDecoder, TakesMedia, Weights
 
 
 class RememberInputs(NamedTuple):
@@ -104,7 +104,6 @@ def embed_media(
     inputs: EmbedInputs,
     *,
     has_adapters: bool,
-    are_whole: bool,
 ) -> tuple[SlotState, Embedded]:
     """Begin a step as `embed_tokens` does, with rows of media in place of some tokens of prompts.
 
@@ -115,13 +114,9 @@ def embed_media(
         slots: whose last tokens the decode steps start from.
         inputs: the host's, and the rows of all media.
         has_adapters: whether the host's inputs have slots of adapters.
-        are_whole: whether the rows of a medium, which fill one place, see each other.
     """
     numbers, rows = jnp.asarray(inputs.media_rows), jnp.asarray(inputs.rows)
-    ahead = None
-    if are_whole:
-        of_place = rows.shape[1]
-        ahead = jnp.where(numbers == NOT_MEDIA, 0, of_place - 1 - numbers % of_place)
+    ahead = inputs.media_ahead
     slots, embedded = embed_tokens(model, bucket, weights, slots, inputs, has_adapters=has_adapters, ahead=ahead)
     hidden, numbers = embedded.inputs.hidden, numbers.reshape(-1)
     is_seen = (numbers != NOT_MEDIA)[:, None]
@@ -131,4 +126,10 @@ def embed_media(
     if rows.shape[2] > 1:
         added = jnp.where(is_seen[:, None], levels[:, 1:], 0).swapaxes(0, 1)
         layers = layers._replace(added=jnp.pad(added, ((0, 0), (bucket.num_seqs, 0), (0, 0))))
-    return slots, embedded._replace(inputs=layers)
+    if not embedded.per_layer or not isinstance(model, HasLayerInputs):
+        return slots, embedded._replace(inputs=layers)
+    step = step_inputs(jnp.asarray(inputs.packed), inputs.page_table, bucket, has_adapters=has_adapters)
+    token_ids = jnp.concatenate([slots.last_token_ids[: bucket.num_seqs], step.token_ids.reshape(-1)])
+    is_media = jnp.concatenate([jnp.zeros(bucket.num_seqs, bool), is_seen[:, 0]])
+    per_layer = model.per_layer_inputs(weights, token_ids, layers.hidden, is_media)
+    return slots, embedded._replace(inputs=layers, per_layer=per_layer)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from service.engine.limits import MAX_BIASED_TOKENS, MAX_STOP_IDS
-from service.engine.shapes import Bucket, EngineShapes
+from service.engine.shapes import Bucket, EngineShapes, RowShapes
 from service.engine.token_mask import ALL_ALLOWED, WORD_BITS
 from service.kernels.paging import ZERO_STATE, Paging, Regions
 
@@ -33,6 +33,7 @@ class EmbedInputs(NamedTuple):
     memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model that attends to an encoder
     positions: Int[Any, "3 slot_and_token"] | None = None  # by time, row and column, of a model that has these
     media_rows: Int[Any, "row token"] | None = None  # that take the places of tokens, or NOT_MEDIA; None if none do
+    media_ahead: Int[Any, "row token"] | None = None  # as that of `StepInputs`
     rows: Float[Any, "place row level hidden"] | None = None  # of all media; None if no token's place is taken
     windows: dict[int, Int[Any, "slot_and_row base_and_page"]] | None = None  # as those of `StepInputs`
     states: Int[Any, "2 slot_and_row"] | None = None  # as those of `StepInputs`
@@ -55,6 +56,7 @@ class StepInputs(NamedTuple):
     page_table: Int[Any, "slot_and_row page"]
     memory_table: Int[Any, "slot_and_row memory_page"] | None = None  # of a model that attends to an encoder
     media_rows: Int[Any, "row token"] | None = None  # that take the places of tokens, or NOT_MEDIA; None if none do
+    media_ahead: Int[Any, "row token"] | None = None  # rows of the same medium behind each, if they see each other
     positions: Int[Any, "3 slot_and_token"] | None = None  # by time, row and column, of a model that has these
     # The slots of the adapters of slots and rows; NO_ADAPTER for none. None of an engine without any.
     adapters: Int[Any, " slot"] | None = None
@@ -76,7 +78,8 @@ class StepInputs(NamedTuple):
     def to_embed(self, rows: Float[Any, "place row level hidden"] | None = None) -> EmbedInputs:
         """Return what the step's first program takes, with the rows of all media if some take the places of tokens."""
         tables = (self.packed, self.page_table, self.memory_table)
-        return EmbedInputs(*tables, self.positions, self.media_rows, rows, self.windows, self.states)
+        media = (self.media_rows, self.media_ahead, rows)
+        return EmbedInputs(*tables, self.positions, *media, self.windows, self.states)
 
     @property
     def regions(self) -> Regions:
@@ -238,6 +241,12 @@ def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     if shapes.memory is None:
         return inputs
     return inputs._replace(memory_table=np.zeros((num_slots + num_rows, shapes.memory_pages), np.int32))
+
+
+def with_media(inputs: StepInputs, media: RowShapes) -> StepInputs:
+    """Return a step in which rows of media may take the places of tokens, and take none yet."""
+    numbers = np.full(inputs.token_ids.shape, NOT_MEDIA, np.int32)
+    return inputs._replace(media_rows=numbers, media_ahead=np.zeros_like(numbers) if media.is_whole else None)
 
 
 # A sequence that takes the likeliest token and requests nothing more.

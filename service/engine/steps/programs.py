@@ -35,6 +35,7 @@ from service.engine.steps.inputs import (
     in_windows,
     scalar,
     unrestricted_mask,
+    with_media,
 )
 from service.engine.steps.keys import (
     Embed,
@@ -238,14 +239,9 @@ class _EnginePrograms:
         assert self._shapes.media is not None
         for bucket in self._shapes.prompt_buckets:
             step = empty_step(bucket, self._shapes)
-            inputs = step._replace(media_rows=_int32(*step.token_ids.shape)).to_embed(self._row_shapes)
-            begin = functools.partial(
-                embed_media,
-                self._model,
-                bucket,
-                has_adapters=self._shapes.adapters is not None,
-                are_whole=self._looks_ahead(bucket),
-            )
+            inputs = with_media(step, self._shapes.media).to_embed(self._row_shapes)
+            has_adapters = self._shapes.adapters is not None
+            begin = functools.partial(embed_media, self._model, bucket, has_adapters=has_adapters)
             yield self._of_slots(Embed(bucket, has_media=True), begin, inputs)
             if self._shapes.media.num_added:
                 first = self._model.layer_groups[0]

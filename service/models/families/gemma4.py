@@ -1,9 +1,13 @@
-"""Gemma 4, its text models: layers with a window and layers without one, whose heads differ in number and size.
+"""Gemma 4: layers with a window and layers without one, whose heads differ in number and size.
 
 The layers without a window have no projection of values: values are what the projection of keys gives, before the norm
 of keys. Norms have plain scales, a number multiplies what leaves each layer, and scores are not scaled. In the smaller
 models (E2B, E4B) the last layers read the keys and values of an earlier one of their kind, and each layer has an input
 of its own.
+
+It sees pictures of any shape; a square of patches becomes one row. In the larger models the rows of a picture see each
+other, but only in the layers with a window. A file without `vision_config` is that of a text model, and so is one of
+`gemma4_unified`, whose pictures are not served; sound is not heard.
 
 Source: transformers `models/gemma4/modeling_gemma4.py`, `models/gemma4/configuration_gemma4.py`.
 """
@@ -21,14 +25,19 @@ from service.models.description import (
     FeedForward,
     Layer,
     Norm,
+    PatchEncoder,
+    PatchTurns,
     PerLayerEmbeddings,
     PerLayerInput,
+    Pooler,
+    TensorNames,
 )
 from service.models.families.gemma import gemma_feed_forward
 from service.models.families.gemma3_text import NAMES
-from service.models.families.hub_keys import resolved
+from service.models.families.hub_keys import resolved, resolved_part
 from service.models.families.layer_kinds import FULL, SLIDING, read_layer_kinds
 from service.models.families.llama import read_attention, read_decoder
+from service.models.families.qwen3_vl import read_theta
 from service.models.families.rope_parameters import read_ropes
 from service.models.quantization_config import read_layer_storage
 
@@ -52,6 +61,25 @@ TEXT_NAMES = replace(
 )
 # As files of today name the tensors of a model with images, without `model.`; see `bare_name` for others.
 PART_NAMES = replace(TEXT_NAMES, prefix="language_model.")
+VISION_NAMES = TensorNames(
+    prefix="vision_tower.",
+    layers="encoder.layers",
+    embed="patch_embedder.input_proj",
+    positions="patch_embedder.position_embedding_table",
+    final_norm="",
+    attention_norm="input_layernorm",
+    qkv=("self_attn.q_proj.linear", "self_attn.k_proj.linear", "self_attn.v_proj.linear"),
+    query_norm="self_attn.q_norm",
+    key_norm="self_attn.k_norm",
+    output="self_attn.o_proj.linear",
+    attention_post_norm="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm",
+    gate_up=("mlp.gate_proj.linear", "mlp.up_proj.linear"),
+    down="mlp.down_proj.linear",
+    mlp_post_norm="post_feedforward_layernorm",
+)
+PROJECTION = "embed_vision.embedding_projection.weight"
+STANDARD = ("vision_tower.std_bias", "vision_tower.std_scale")
 TEXT_TYPES = {"gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text"}
 EVERY = 6  # layers, of which the last sees a whole text
 
@@ -67,18 +95,63 @@ def read_config(config: HubConfig) -> DecoderConfig:
         return _read_text(config)
     text = config.part("text_config")
     text.refuse_unless("model_type", TEXT_TYPES[model_type])
-    decoder = _read_text(resolved(text, TEXT_TYPES[model_type]))
+    text = resolved(text, TEXT_TYPES[model_type])
+    decoder = _read_text(text)
+    has_encoder = model_type == "gemma4" and config.values.get("vision_config") is not None
     return replace(
         decoder,
         model_type=model_type,
         names=PART_NAMES,
         has_tied_embeddings=config.flag("tie_word_embeddings"),
         layer_storage=read_layer_storage(config.uri, config.values),
+        image_encoder=_encoder(config, text) if has_encoder else None,
+    )
+
+
+def _encoder(config: HubConfig, text: HubConfig) -> PatchEncoder:
+    vision = resolved_part(config, "vision_config")
+    vision.refuse_unless("attention_bias", False)
+    num_heads, head_dim = vision.required_int("num_attention_heads"), vision.required_int("head_dim")
+    vision.refuse_unless("num_key_value_heads", num_heads)
+    if head_dim % 4:
+        raise config.refuse(f"head_dim = {head_dim} of vision_config has no quarters.")
+    norm = Norm(vision.number("rms_norm_eps"), is_scaled_wide=True)
+    plain = replace(norm, has_weight=False)
+    attention = Attention(num_heads, num_heads, head_dim, scale=1.0, rotation=None, qk_norm=norm, value_norm=plain)
+    feed_forward = gemma_feed_forward(vision, "hidden_activation")
+    layer = Layer(attention, feed_forward, norm, norm, norm, norm)
+    merge_size, num_positions = (
+        vision.required_int("pooling_kernel_size"),
+        vision.required_int("position_embedding_size"),
+    )
+    usual_rows = config.required_int("vision_soft_tokens_per_image")
+    if merge_size * usual_rows > num_positions:
+        raise config.refuse(
+            f"position_embedding_size = {num_positions} of vision_config is less than the {merge_size * usual_rows} "
+            f"patches of an edge that pictures of vision_soft_tokens_per_image = {usual_rows} may have."
+        )
+    return PatchEncoder(
+        patch_size=vision.required_int("patch_size"),
+        merge_size=merge_size,
+        hidden_size=vision.required_int("hidden_size"),
+        layers=(layer,) * vision.required_int("num_hidden_layers"),
+        theta=read_theta(vision),
+        turns=PatchTurns.APART,
+        has_channels_last=True,
+        has_limits=vision.flag("use_clipped_linears"),
+        num_positions=num_positions,
+        has_position_tables=True,
+        rows=Pooler(plain, PROJECTION, STANDARD if vision.flag("standardize") else None),
+        names=VISION_NAMES,
+        token_id=config.required_int("image_token_id"),
+        usual_rows=usual_rows,
+        sees_itself=text.values.get("use_bidirectional_attention") == "vision",
+        around=(config.required_int("boi_token_id"), config.required_int("eoi_token_id")),
     )
 
 
 def _read_text(config: HubConfig) -> DecoderConfig:
-    config.refuse_unless("use_bidirectional_attention", "vision")  # of the rows of pictures, which are not served
+    config.refuse_unless("use_bidirectional_attention", "vision")  # of the rows of pictures
     config.refuse_unless("attention_bias", False)
     norm = Norm(config.number("rms_norm_eps"), is_scaled_wide=True)
     kinds = _read_kinds(config)
@@ -116,8 +189,10 @@ def _read_text(config: HubConfig) -> DecoderConfig:
 def _read_per_layer_embeddings(config: HubConfig, norm: Norm) -> PerLayerEmbeddings | None:
     if not config.values.get("hidden_size_per_layer_input"):
         return None
-    vocab_size = config.required_int("vocab_size_per_layer_input")
-    return PerLayerEmbeddings(vocab_size, config.required_int("hidden_size_per_layer_input"), norm)
+    vocab_size, padding = config.required_int("vocab_size_per_layer_input"), config.values.get("pad_token_id")
+    # Only of a model that sees: for others the token has no meaning.
+    media_token_id = padding if type(padding) is int and 0 <= padding < vocab_size else 0
+    return PerLayerEmbeddings(vocab_size, config.required_int("hidden_size_per_layer_input"), norm, media_token_id)
 
 
 def _read_first_sharing(config: HubConfig, kinds: list[str]) -> int:
@@ -168,6 +243,7 @@ def _read_attention(config: HubConfig, norm: Norm, kind: str, layer: int) -> Att
         value_norm=replace(norm, has_weight=False),
         has_values=kind == SLIDING or not config.flag("attention_k_eq_v"),
         window=config.required_int("sliding_window") if kind == SLIDING else None,
+        looks_ahead=kind == SLIDING,
     )
     return replace(plain, rotation=read_ropes(config, head_dim=plain.head_dim)[kind])
 

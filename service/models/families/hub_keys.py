@@ -95,8 +95,11 @@ _GEMMA_4_UNUSED = (
     *("num_experts", "top_k_experts", "moe_intermediate_size", "mtp_per_layer_config", "is_causal", "hidden_act"),
 )
 _GEMMA_4_WHOLE = FamilyKeys(
-    {"tie_word_embeddings": True},
-    unused=("text_config", "vision_config", "audio_config", "vision_soft_tokens_per_image", "*_token_index"),
+    {
+        **{"tie_word_embeddings": True, "image_token_id": 258_880, "boi_token_id": 255_999, "eoi_token_id": 258_882},
+        **{"vision_soft_tokens_per_image": 280},
+    },
+    unused=("text_config", "vision_config", "audio_config", "*_token_index"),
 )
 _GRANITE = {
     **_DECODER,
@@ -220,6 +223,15 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
             **{"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262_144},
         },
         unused=_GEMMA_4_UNUSED,
+    ),
+    "gemma4_vision": FamilyKeys(
+        {
+            **{"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12},
+            **{"num_key_value_heads": 12, "head_dim": 64, "hidden_activation": "gelu_pytorch_tanh"},
+            **{"rms_norm_eps": 1e-6, "attention_bias": False, "pooling_kernel_size": 3, "patch_size": 16},
+            **{"position_embedding_size": 10_240, "use_clipped_linears": False, "standardize": False},
+        },
+        unused=("max_position_embeddings", "global_head_dim", "default_output_length", "tie_word_embeddings"),
     ),
     "gemma4_unified_text": FamilyKeys(
         {**_GEMMA_4, "max_position_embeddings": 262_144, "sliding_window": 1024},
@@ -492,6 +504,7 @@ PART_TYPES: Mapping[str, Mapping[str, str]] = {
     "gemma3": {"text_config": "gemma3_text", "vision_config": "siglip_vision_model"},
     "idefics3": {"text_config": "llama", "vision_config": "idefics3_vision"},
     "smolvlm": {"text_config": "llama", "vision_config": "smolvlm_vision"},
+    "gemma4": {"vision_config": "gemma4_vision"},
     "mistral3": {"vision_config": "pixtral"},
     "qwen3_5": {"text_config": "qwen3_5_text"},
     "qwen3_5_moe": {"text_config": "qwen3_5_moe_text"},

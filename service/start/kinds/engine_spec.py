@@ -159,7 +159,10 @@ class EngineSpec(ModelSpec):
 
         kernel = self.kernel.kernel()
         kinds = {
-            (a.num_kv_heads, a.group_size, a.head_dim, Scoring(a.scale, a.window, a.soft_cap), a.has_sinks)
+            (
+                *(a.num_kv_heads, a.group_size, a.head_dim, Scoring(a.scale, a.window, a.soft_cap), a.has_sinks),
+                self.config.looks_ahead and a.looks_ahead,
+            )
             for a in self.config.attentions
         }
         cases = [
@@ -172,11 +175,11 @@ class EngineSpec(ModelSpec):
                 self.shapes.page_size,
                 scoring,
                 has_sinks,
-                self.config.looks_ahead,
+                looks_ahead,
                 chunk=max(CHECKED_CHUNK, self.shapes.page_size),
                 num_chunks=CHECKED_CHUNKS,
             )
-            for num_kv_heads, group, head_dim, scoring, has_sinks in kinds
+            for num_kv_heads, group, head_dim, scoring, has_sinks, looks_ahead in kinds
         ]
         with jax.default_device(self.mesh.devices[0]):  # pyright: ignore[reportArgumentType]
             faults = (find_fault(kernel, case) for case in cases)
@@ -283,7 +286,7 @@ def choose_engine_spec(
     formats = choose_formats(
         settings, located.hub_config, mesh.devices[0], is_host=mesh.is_host, may_stay_stored=may_stay_stored
     )
-    config = with_kept_bits(config, formats.quantization, mesh)
+    config = without_slow_pictures(with_kept_bits(config, formats.quantization, mesh), formats, mesh)
     _check_rows(config, formats.quantization)
     specs = decoder_weight_specs(config, formats.dtype, formats.quantization, formats.weight_dtype)
     kernel = _choose_kernel(config, formats, mesh, kernel_fault)
@@ -389,6 +392,24 @@ def with_kept_bits(config: DecoderConfig, quantization: Quantization, mesh: Devi
     return replace(config, layer_storage=kept_storage(storage, quantization, mesh.platform))
 
 
+def without_slow_pictures(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> DecoderConfig:
+    """Return the description of the text model, if its pictures alone keep the device's attention kernel from it.
+
+    That is said, and requests with pictures are refused. Gemma 3 is served with its pictures by the slow reference.
+    """
+    if not (isinstance(config.image_encoder, PatchEncoder) and config.looks_ahead):
+        return config
+    device, shapes = mesh.devices[0], head_shapes(config, formats, mesh)
+    obstacle = choose_kernels(device, shapes).obstacle
+    if obstacle is None or choose_kernels(device, [replace(one, looks_ahead=False) for one in shapes]).obstacle:
+        return config
+    facts = {"device": device.device_kind, "model_type": config.model_type, "reason": obstacle}
+    logger.warning(
+        "images are not served here: the device's attention kernel serves the model's text alone", extra=facts
+    )
+    return replace(config, image_encoder=None)
+
+
 def _check_rows(config: DecoderConfig, quantization: Quantization) -> None:
     longest = config.longest_row
     is_int8 = layers_quantization(quantization, config.layer_storage) is Quantization.INT8
@@ -456,16 +477,20 @@ def _row_shapes(settings: Settings, config: DecoderConfig, specs: Sequence[Weigh
             places = max(kept // rows, 1)
             return RowShapes(places, rows, (rows,), num_parts, (size, size, 3), is_whole=encoder.sees_itself)
         case PatchEncoder() as encoder:
-            largest = min(settings.max_image_tokens or MAX_IMAGE_ROWS, context_len)
-            sizes = (*(size for size in PADDED_ROWS if size < largest), largest)
+            largest = min(settings.max_image_tokens or encoder.usual_rows or MAX_IMAGE_ROWS, context_len)
+            if encoder.has_position_tables:
+                largest = min(largest, encoder.num_positions // encoder.merge_size)
+            sizes, kept = (*(size for size in PADDED_ROWS if size < largest), largest), min(context_len, MAX_KEPT_ROWS)
+            # Rows that see each other lie in one place.
+            places = (max(kept // largest, 1), largest) if encoder.sees_itself else (kept // PLACE_ROWS + 1, PLACE_ROWS)
             return RowShapes(
-                min(context_len, MAX_KEPT_ROWS) // PLACE_ROWS + 1,
-                PLACE_ROWS,
+                *places,
                 sizes,
                 num_parts,
                 (encoder.merge_size**2, 3 * encoder.patch_size**2),
                 num_added=len(encoder.taps),
                 has_grid=encoder.has_grid,
+                is_whole=encoder.sees_itself,
             )
         case None:
             return None
@@ -514,7 +539,12 @@ def head_shapes(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh)
             formats.kv_dtype,
             has_sinks=any(attention.has_sinks for attention in config.attentions),
             has_memory=config.speech_encoder is not None,
-            looks_ahead=config.looks_ahead,
+            looks_ahead=config.looks_ahead
+            and any(
+                attention.looks_ahead
+                for attention in config.attentions
+                if (attention.num_kv_heads, attention.head_dim) == (num_kv_heads, head_dim)
+            ),
         )
         for num_kv_heads, head_dim in config.head_sizes
     ]

@@ -12,6 +12,7 @@ from service.engine.request import MAX_SEQUENCES, Adapter, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.device_turns import DeviceTurns
 from service.errors import Draining, MalformedCheckpoint, Overloaded
+from service.media.budget import read_budget
 from service.media.longest_edge import read_line_tokens, read_longest_edge
 from service.media.scaling import read_scaler
 from service.media.tiles import read_square, read_tiler
@@ -152,6 +153,9 @@ class RunningEngine(Running):
                     raise MalformedCheckpoint(uri, "tokenizer.json", f"has no token {end}, which stands for images")
             scaler = read_longest_edge(uri, values, **sizes, pixels=(encoder.pixel_mean, encoder.pixel_deviation))
             return Vision(scaler, LineText(placeholder, *ends), encoder.token_id, shapes)
+        if encoder.around is not None:
+            text_of_images = RowText(placeholder, *map(token, encoder.around))
+            return Vision(read_budget(uri, values, **sizes), text_of_images, encoder.token_id, shapes)
         return Vision(read_scaler(uri, values, **sizes), RowText(placeholder), encoder.token_id, shapes)
 
     def _probe_request(self, num_tokens: int) -> Request:

@@ -1,5 +1,5 @@
 # Gemma 4 E4B in bfloat16 (15 GB) on one L4 (24 GB); scales to zero. Its windows of 512 and the layers that share caches
-# leave room for 262,144 tokens (docs/memory.md). E2B has the same settings; the 12B needs QUANTIZATION = "int8" here.
+# leave room for 245,760 tokens (docs/memory.md). E2B has the same settings; the 12B needs QUANTIZATION = "int8" here.
 gpu_type   = "nvidia-l4"
 cpu        = 8
 memory_gib = 32
