@@ -196,8 +196,12 @@ MODELS: dict[str, Mapping[str, Any]] = {
     "Gemma 4 E4B": _seeing("gemma4", GEMMA4_E | _sizes(2560, 10_240, 42), use_clipped_linears=True),
     "Gemma 4 26B-A4B": _seeing("gemma4", GEMMA4_26B, **GEMMA4_VISION),
     "Gemma 4 31B": _seeing("gemma4", GEMMA4_31B, **GEMMA4_VISION),
-    "Qwen3.5 4B": QWEN3_5 | _sizes(2560, 9216, 32, tie_word_embeddings=True),
-    "Qwen3.5 9B": QWEN3_5 | _sizes(4096, 12_288, 32),
+    "Qwen3.5 4B": _seeing(
+        "qwen3_5",
+        QWEN3_5 | _sizes(2560, 9216, 32, tie_word_embeddings=True),
+        **{"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "out_hidden_size": 2560},
+    ),
+    "Qwen3.5 9B": _seeing("qwen3_5", QWEN3_5 | _sizes(4096, 12_288, 32), out_hidden_size=4096),
     "Qwen3 30B-A3B": QWEN3_MOE | _sizes(2048, 6144, 48),
     "gpt-oss 20B": GPT_OSS | _sizes(2880, 2880, 24),
 }

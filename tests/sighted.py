@@ -1,6 +1,6 @@
 """Tiny random models that see, as checkpoints on disk.
 
-They are a SmolVLM with tiles of 28 pixels, a Qwen3-VL, a Gemma 3, a Gemma 4 and a Mistral 3.
+They are a SmolVLM with tiles of 28 pixels, a Qwen3-VL, a Qwen 3.5, a Gemma 3, a Gemma 4 and a Mistral 3.
 """
 
 import base64
@@ -24,7 +24,9 @@ from tests.parity.vision_cases import (
     GEMMA_IMAGE_SIZE,
     IMAGE_SIZE,
     MISTRAL_CONFIG,
+    QWEN35_CONFIG,
     QWEN_CONFIG,
+    draw_qwen35,
 )
 
 DEMO = Path(__file__).parents[1] / "service" / "demo"
@@ -120,23 +122,26 @@ def save_qwen(
     text: Mapping[str, Any] = MappingProxyType({}),
     vision: Mapping[str, Any] = MappingProxyType({}),
     image_tokens: tuple[int, int] = (9, 40),
+    whole: Mapping[str, Any] = MappingProxyType(QWEN_CONFIG),
 ) -> None:
-    """Write the checkpoint of the Qwen3-VL.
+    """Write the checkpoint of the Qwen3-VL, or of the Qwen 3.5.
 
     Args:
         folder: where it is made.
         text: what differs in the configuration of the text tower.
         vision: what differs in that of the image encoder.
         image_tokens: the fewest and the most that an image has.
+        whole: the configuration of the model.
     """
     tokenizer = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
     tokenizer.add_special_tokens([*QWEN_SPECIAL, "<end_of_utterance>"])
     ids = zip(("image", "vision_start", "vision_end"), map(tokenizer.token_to_id, QWEN_SPECIAL), strict=True)
     sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": MAX_TOKENS}
-    config = QWEN_CONFIG | {
+    config = {
+        **whole,
         **{f"{name}_token_id": token_id for name, token_id in ids},
-        "text_config": QWEN_CONFIG["text_config"] | sizes | text,
-        "vision_config": QWEN_CONFIG["vision_config"] | vision,
+        "text_config": whole["text_config"] | sizes | text,
+        "vision_config": whole["vision_config"] | vision,
     }
     edge = 2 * config["vision_config"]["patch_size"]
     fewest, most = image_tokens
@@ -146,6 +151,11 @@ def save_qwen(
         "image_std": [0.5, 0.5, 0.5],
     }
     _save(folder, tokenizer, config, preprocessor, QWEN_TEMPLATE)
+
+
+def save_qwen35(folder: Path) -> None:
+    """Write the checkpoint of the Qwen 3.5."""
+    save_qwen(folder, whole=QWEN35_CONFIG)
 
 
 def gemma_tokenizer() -> tokenizers.Tokenizer:
@@ -212,7 +222,11 @@ def _save(folder: Path, tokenizer: tokenizers.Tokenizer, config: Any, preprocess
         (folder / name).write_text(json.dumps(values))
     specs = decoder_weight_specs(read_config("m", config))
     stored = {tensor.name: tensor.shape for spec in specs for source in spec.sources for tensor in source.stored}
-    drawn = {name: draw(config["model_type"], name, shape) for name, shape in stored.items()}
+    model_type = config["model_type"]
+    drawn = {
+        name: draw_qwen35(name, shape) if model_type == "qwen3_5" else draw(model_type, name, shape)
+        for name, shape in stored.items()
+    }
     save_file(drawn, folder / "model.safetensors")
 
 

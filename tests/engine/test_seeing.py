@@ -14,7 +14,7 @@ from service.engine.batch import positions_of
 from service.engine.engine import Engine
 from service.engine.request import Medium, PlacedMedium, Request, Sampling
 from service.engine.runner import Runner
-from service.engine.shapes import EngineShapes, RowShapes, StepKind
+from service.engine.shapes import EngineShapes, RowShapes, StateShapes, StepKind
 from service.engine.steps.programs import engine_programs
 from service.kernels.reference import PagedReference
 from service.models.decoder import Decoder
@@ -35,6 +35,8 @@ from tests.parity.vision_cases import (
     MISTRAL_GRIDS,
     MISTRAL_REFERENCE_PATH,
     NUM_ROWS,
+    QWEN35_CONFIG,
+    QWEN35_REFERENCE_PATH,
     QWEN_CONFIG,
     QWEN_REFERENCE_PATH,
     REFERENCE_PATH,
@@ -44,6 +46,7 @@ from tests.parity.vision_cases import (
     mistral_token_ids,
     patches,
     pictures,
+    qwen35_tensors,
     qwen_tensors,
     qwen_token_ids,
     tensors,
@@ -99,6 +102,18 @@ def mistral_runner(tmp_path_factory):
 
     tensors = {bare_name(name): tensor for name, tensor in mistral_tensors().items()}
     return runner_of(MISTRAL_CONFIG, tensors, tmp_path_factory.mktemp("mistral3"), shapes_of)
+
+
+@pytest.fixture(scope="module")
+def qwen35_runner(tmp_path_factory):
+    """Return one whose layers keep states, with the sizes of `qwen_runner`."""
+
+    def shapes_of(num_parts):
+        size = QWEN35_CONFIG["vision_config"]["patch_size"]
+        return RowShapes(8, 3, (2, 7), num_parts, (4, 3 * size**2), has_grid=True)
+
+    folder = tmp_path_factory.mktemp("qwen3_5")
+    return runner_of(QWEN35_CONFIG, qwen35_tensors(), folder, shapes_of, states=StateShapes(12, 8))
 
 
 def placed(token_ids, shown):
@@ -171,6 +186,21 @@ def test_pictures_of_any_shape_and_what_they_add_to_layers_equal_transformers(qw
     found = events_of(engine, qwen_request("a", num_prompt_logprobs=0))[0].prompt_logprobs
     check_probabilities(found, QWEN_REFERENCE_PATH, qwen_token_ids())
     assert parts(metrics) == 3 * qwen_runner.shapes.media.num_parts
+
+
+def test_pictures_in_a_text_whose_layers_keep_states_equal_transformers_and_are_found_again(
+    qwen35_runner, start_engine
+):
+    engine = start_engine(qwen35_runner, shapes=qwen35_runner.shapes)
+    found = events_of(engine, qwen_request("a", num_prompt_logprobs=0))
+    check_probabilities(found[0].prompt_logprobs, QWEN35_REFERENCE_PATH, qwen_token_ids())
+    [alone] = start_engine(qwen35_runner, shapes=qwen35_runner.shapes).generate([qwen_request("b")])
+    assert tuple(token_id for event in found for token_id in event.token_ids) == alone.token_ids
+    text = Request("t", (3, 4, 5), 20, Sampling(temperature=0.0))
+    assert engine.generate([text, qwen_request("c"), qwen_request("d")])[1:] == [alone, alone]
+    cached = events_of(engine, qwen_request("e"))
+    assert cached[0].num_cached_tokens > 0
+    assert tuple(token_id for event in cached for token_id in event.token_ids) == alone.token_ids
 
 
 def mistral_request(name, **options):

@@ -24,11 +24,14 @@ from tests.parity.vision_cases import (
     IMAGE_TOKEN,
     MISTRAL_CONFIG,
     MISTRAL_REFERENCE_PATH,
+    QWEN35_CONFIG,
+    QWEN35_REFERENCE_PATH,
     QWEN_CONFIG,
     QWEN_REFERENCE_PATH,
     REFERENCE_PATH,
     draw_gemma,
     draw_gemma4,
+    draw_qwen35,
     gemma4_pictures,
     gemma4_reference,
     gemma4_token_ids,
@@ -48,7 +51,13 @@ PIXEL_MEAN, PIXEL_DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 
 
 def main() -> None:
     """Write the rows of every picture, and the logits of every position, of the models that are named, or of all."""
-    made = {"idefics3": of_idefics3, "qwen3_vl": of_qwen3_vl, "gemma3": of_gemma3, "mistral3": of_mistral3}
+    made = {
+        "idefics3": of_idefics3,
+        "qwen3_vl": of_qwen3_vl,
+        "gemma3": of_gemma3,
+        "mistral3": of_mistral3,
+        "qwen3_5": of_qwen3_5,
+    }
     made |= {name: functools.partial(of_gemma4, name) for name in GEMMA4_CONFIGS}
     for name in sys.argv[1:] or made:
         made[name]()
@@ -86,6 +95,36 @@ def of_qwen3_vl() -> None:
         torch=torch.__version__,
     )
     print(f"logits {logits.shape} std {logits.std():.3f}", *list(shapes)[:4], *list(shapes)[-2:])
+
+
+def of_qwen3_5() -> None:
+    """Write those of pictures of several shapes, in a text whose layers keep states."""
+    config = transformers.Qwen3_5Config(**{key: value for key, value in QWEN35_CONFIG.items() if key != "model_type"})
+    model = transformers.Qwen3_5ForConditionalGeneration._from_config(config, attn_implementation="eager")
+    model = model.to(torch.float32).eval()
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    model.load_state_dict({name: torch.from_numpy(draw_qwen35(name, shape)) for name, shape in shapes.items()})
+    size = QWEN35_CONFIG["vision_config"]["patch_size"]
+    values = np.concatenate([patches(number) for number in range(len(GRIDS))]).reshape(-1, 3, 1, size, size)
+    pixels = ((values / np.float32(255) - 0.5) / 0.5).astype(np.float32)
+    pixels = torch.from_numpy(np.repeat(pixels, 2, axis=2).reshape(len(pixels), -1))
+    grids = torch.tensor([(1, *grid) for grid in GRIDS])
+    ids = torch.from_numpy(qwen_token_ids()[None]).long()
+    with torch.no_grad():
+        rows = model.model.visual(pixels, grid_thw=grids).pooler_output
+        types = (ids == IMAGE_TOKEN).int()
+        logits = model(input_ids=ids, pixel_values=pixels, image_grid_thw=grids, mm_token_type_ids=types).logits
+        positions, _ = model.model.get_rope_index(ids, types, image_grid_thw=grids)
+    np.savez_compressed(
+        QWEN35_REFERENCE_PATH,
+        rows=rows.numpy(),
+        positions=positions[:, 0].numpy(),
+        logits=logits[0].numpy(),
+        shapes=np.array([(name, " ".join(map(str, shape))) for name, shape in shapes.items()]),
+        transformers=transformers.__version__,
+        torch=torch.__version__,
+    )
+    print(f"logits {logits.shape} std {logits.std():.3f} rows {rows.shape} std {rows.std():.3f}", *list(shapes)[:3])
 
 
 def of_gemma3() -> None:

@@ -86,6 +86,51 @@ QWEN_CONFIG = {
 }
 
 
+QWEN35_REFERENCE_PATH = REFERENCE_PATH.with_name("qwen3_5_vision.npz")
+QWEN35_CONFIG = {
+    **{key: value for key, value in QWEN_CONFIG.items() if not key.endswith("_config")},
+    "model_type": "qwen3_5",
+    "tie_word_embeddings": False,
+    "text_config": {
+        "model_type": "qwen3_5_text",
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "pad_token_id": None,
+        "layer_types": [*["linear_attention", "linear_attention", "full_attention"], "linear_attention"],
+        **{"linear_conv_kernel_dim": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12},
+        **{"linear_num_key_heads": 2, "linear_num_value_heads": 6},
+        "rope_parameters": {
+            **{"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+            **{"mrope_section": [2, 1, 1], "mrope_interleaved": True},
+        },
+    },
+    "vision_config": {
+        **{key: value for key, value in QWEN_CONFIG["vision_config"].items() if key != "deepstack_visual_indexes"},
+        "model_type": "qwen3_5_vision",
+    },
+}
+
+
+def draw_qwen35(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw a tensor; of the norms, those of the encoder are no offsets from one."""
+    return draw("qwen3_vl" if "visual" in name else "qwen3_5", name, shape)
+
+
+def qwen35_tensors() -> dict[str, np.ndarray]:
+    """Draw every tensor of the checkpoint."""
+    with np.load(QWEN35_REFERENCE_PATH) as kept:
+        shapes = {str(name): tuple(map(int, shape.split())) for name, shape in kept["shapes"]}
+    return {name: draw_qwen35(name, shape) for name, shape in shapes.items()}
+
+
 GEMMA_REFERENCE_PATH = REFERENCE_PATH.with_name("gemma3_vision.npz")
 GEMMA_IMAGE_SIZE, GEMMA_ROWS = 24, 9  # pixels of an edge, and tokens of a picture
 GEMMA_AROUND = (92, 93)  # tokens before and after a picture's

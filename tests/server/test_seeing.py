@@ -5,7 +5,7 @@ from openai import BadRequestError, OpenAI
 
 from tests.media.image_files import drawing, image_file
 from tests.process import running_service
-from tests.sighted import data_url, save_gemma, save_gemma4, save_mistral, save_qwen, save_sighted, shown
+from tests.sighted import data_url, save_gemma, save_gemma4, save_mistral, save_qwen, save_qwen35, save_sighted, shown
 
 SETTINGS = {"model_name": "m", "max_num_seqs": 2, "max_prefill_tokens": 128}
 
@@ -23,7 +23,7 @@ def compiles(service):
 # By the tokens of two images.
 MODELS = {
     **{"smolvlm": (save_sighted, 40), "qwen3_vl": (save_qwen, 50), "gemma3": (save_gemma, 18)},
-    **{"mistral3": (save_mistral, 63), "gemma4": (save_gemma4, 38)},
+    **{"mistral3": (save_mistral, 63), "gemma4": (save_gemma4, 38), "qwen3_5": (save_qwen35, 50)},
 }
 
 
@@ -32,7 +32,7 @@ MODELS = {
     [
         pytest.param("smolvlm", marks=pytest.mark.slow),
         "qwen3_vl",
-        *(pytest.param(kind, marks=pytest.mark.grid) for kind in ("gemma3", "gemma4", "mistral3")),
+        *(pytest.param(kind, marks=pytest.mark.grid) for kind in ("gemma3", "gemma4", "mistral3", "qwen3_5")),
     ],
 )
 def test_images_are_seen_by_the_official_client_and_a_second_start_compiles_nothing(tmp_path, kind):

@@ -142,8 +142,16 @@ _QWEN_3_5_EXPERTS = {
     **{"shared_expert_intermediate_size": 512, "num_experts_per_tok": 8, "num_experts": 256},
 }
 _QWEN_3_5_WHOLE = FamilyKeys(
-    {"tie_word_embeddings": False},
-    unused=("text_config", "vision_config", "image_token_id", "video_token_id", "vision_*_token_id"),
+    {"tie_word_embeddings": False, "image_token_id": 248_056}, unused=("text_config", "vision_config")
+)
+_QWEN_VISION = FamilyKeys(
+    {
+        **{"depth": 27, "hidden_size": 1152, "hidden_act": "gelu_pytorch_tanh", "intermediate_size": 4304},
+        **{"num_heads": 16, "in_channels": 3, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2},
+        **{"out_hidden_size": 3584, "num_position_embeddings": 2304},
+    },
+    {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"},
+    unused=("tie_word_embeddings", "deepstack_visual_indexes"),
 )
 _ROUTER = ("router_aux_loss_coef", "router_jitter_noise", "output_router_logits")
 _MAMBA = {
@@ -413,6 +421,7 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         unused=(*_ROUTER, "max_window_layers"),
     ),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), _QWEN_3_5_WHOLE),
+    **dict.fromkeys(("qwen3_5_vision", "qwen3_5_moe_vision"), _QWEN_VISION),
     "qwen3_5_text": FamilyKeys(_QWEN_3_5, unused=("mtp_*", "mlp_only_layers")),
     "qwen3_5_moe_text": FamilyKeys(
         _QWEN_3_5_EXPERTS, {"num_local_experts": "num_experts"}, unused=(*_ROUTER, "mtp_*", "intermediate_size")
@@ -437,12 +446,8 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         }
     ),
     "qwen3_vl_vision": FamilyKeys(
-        {
-            **{"depth": 27, "hidden_size": 1152, "hidden_act": "gelu_pytorch_tanh", "intermediate_size": 4304},
-            **{"num_heads": 16, "in_channels": 3, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2},
-            **{"out_hidden_size": 3584, "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24]},
-        },
-        {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"},
+        {**_QWEN_VISION.defaults, "deepstack_visual_indexes": [8, 16, 24]},
+        _QWEN_VISION.aliases,
         unused=("tie_word_embeddings",),
     ),
     "siglip_vision_model": FamilyKeys(_SIGLIP, unused=("vision_use_head", "tie_word_embeddings")),
@@ -506,14 +511,16 @@ PART_TYPES: Mapping[str, Mapping[str, str]] = {
     "smolvlm": {"text_config": "llama", "vision_config": "smolvlm_vision"},
     "gemma4": {"vision_config": "gemma4_vision"},
     "mistral3": {"vision_config": "pixtral"},
-    "qwen3_5": {"text_config": "qwen3_5_text"},
-    "qwen3_5_moe": {"text_config": "qwen3_5_moe_text"},
+    "qwen3_5": {"text_config": "qwen3_5_text", "vision_config": "qwen3_5_vision"},
+    "qwen3_5_moe": {"text_config": "qwen3_5_moe_text", "vision_config": "qwen3_5_moe_vision"},
     "qwen3_vl": {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"},
 }
 # What older files call a part.
 FORMER_PART_TYPES = {
     "idefics3_vision": ("idefics3",),
     "smolvlm_vision": ("smolvlm", "idefics3", "idefics3_vision"),
+    "qwen3_5_vision": ("qwen3_5",),
+    "qwen3_5_moe_vision": ("qwen3_5_moe", "qwen3_5_vision"),
     "qwen3_vl_vision": ("qwen3_vl",),
 }
 

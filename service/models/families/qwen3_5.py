@@ -1,6 +1,7 @@
 """Qwen 3.5 and Qwen3-Next, dense and with experts: three layers of Gated DeltaNet for each that attends.
 
-Pictures are not served, nor the layers that predict further tokens.
+Qwen 3.5 sees pictures of any shape, as Qwen3-VL does, but adds nothing to the hidden states of layers. A file without
+`vision_config` is that of a text model. The layers that predict further tokens are not served.
 Source: transformers `models/qwen3_5/modeling_qwen3_5.py`, `models/qwen3_5_moe/modeling_qwen3_5_moe.py`,
 `models/qwen3_next/modeling_qwen3_next.py`.
 """
@@ -18,12 +19,14 @@ from service.models.description import (
     GatedDelta,
     Layer,
     Norm,
+    PatchEncoder,
     TensorNames,
 )
-from service.models.families import llama
+from service.models.families import llama, qwen3_vl
 from service.models.families.hub_keys import resolved_part
 from service.models.families.layer_kinds import FULL, LINEAR, read_layer_kinds
 from service.models.families.qwen3 import QK_NORM_NAMES
+from service.models.families.rope_parameters import with_sections
 from service.models.quantization_config import read_layer_storage
 
 logger = logging.getLogger(__name__)
@@ -51,6 +54,7 @@ EXPERT_NAMES = replace(NAMES, **_EXPERTS)
 NEXT_NAMES = replace(EXPERT_NAMES, state_in=("linear_attn.in_proj_qkvz",), state_gates=("linear_attn.in_proj_ba",))
 WHOLE = {"qwen3_5": "text_config", "qwen3_5_moe": "text_config"}  # types with a part for text
 TEXT_PREFIX = "model.language_model."
+SECTIONS = (11, 11, 10)  # pairs of dimensions that turn by time, row and column, of a file that does not say
 
 
 def read_config(config: HubConfig) -> DecoderConfig:
@@ -62,16 +66,29 @@ def read_config(config: HubConfig) -> DecoderConfig:
     model_type = str(config.values["model_type"])
     part = WHOLE.get(model_type)
     text = config if part is None else resolved_part(config, part)
-    decoder = _read_text(text)
+    sees = part is not None and config.values.get("vision_config") is not None
+    decoder = _read_text(text, sees=sees)
     if part is None:
         return decoder
     is_tied = config.flag("tie_word_embeddings")
     storage = read_layer_storage(config.uri, config.values)
     names = replace(decoder.names, prefix=TEXT_PREFIX)
-    return replace(decoder, model_type=model_type, names=names, has_tied_embeddings=is_tied, layer_storage=storage)
+    return replace(
+        decoder,
+        model_type=model_type,
+        names=names,
+        has_tied_embeddings=is_tied,
+        layer_storage=storage,
+        image_encoder=_read_encoder(config) if sees else None,
+    )
 
 
-def _read_text(config: HubConfig) -> DecoderConfig:
+def _read_encoder(config: HubConfig) -> PatchEncoder:
+    config.part("vision_config").refuse_unless("deepstack_visual_indexes", [])
+    return qwen3_vl.read_encoder(config)
+
+
+def _read_text(config: HubConfig, *, sees: bool) -> DecoderConfig:
     norm = Norm(config.number("rms_norm_eps"), is_plus_one=True, is_scaled_wide=True)
     config.refuse_unless("hidden_act", "silu")
     config.refuse_unless("attn_output_gate", True)
@@ -79,6 +96,8 @@ def _read_text(config: HubConfig) -> DecoderConfig:
     attention = llama.read_attention(
         config, has_bias=has_bias, has_output_bias=has_bias, qk_norm=norm, has_wide_gates=True
     )
+    if sees and attention.rotation is not None:
+        attention = replace(attention, rotation=with_sections(config, attention.rotation, SECTIONS))
     delta = read_delta(config)
     feed_forward, names = _read_feed_forward(config)
 

@@ -52,12 +52,21 @@ def read_config(config: HubConfig) -> DecoderConfig:
     attention = llama.read_attention(text, has_bias=has_bias, has_output_bias=has_bias, qk_norm=llama.read_norm(text))
     layers = llama.pre_norm_layers(text, attention, llama.read_feed_forward(text))
     decoder = llama.read_decoder(
-        text, layers, TEXT_NAMES, has_tied_embeddings=config.flag("tie_word_embeddings"), image_encoder=_encoder(config)
+        text,
+        layers,
+        TEXT_NAMES,
+        has_tied_embeddings=config.flag("tie_word_embeddings"),
+        image_encoder=read_encoder(config),
     )
     return replace(decoder, model_type="qwen3_vl", layer_storage=read_layer_storage(config.uri, config.values))
 
 
-def _encoder(config: HubConfig) -> PatchEncoder:
+def read_encoder(config: HubConfig) -> PatchEncoder:
+    """Read the `vision_config` of a file, which is that of Qwen 3.5, too, but for the layers after which rows are made.
+
+    Raises:
+        UnsupportedModel: a value is missing, malformed, or asks for a feature that is not served.
+    """
     vision, hidden = resolved_part(config, "vision_config"), resolved_part(config, "text_config")
     vision.refuse_unless("in_channels", 3)
     vision.refuse_unless("out_hidden_size", hidden.required_int("hidden_size"))
@@ -78,7 +87,7 @@ def _encoder(config: HubConfig) -> PatchEncoder:
     activation = vision.activation("hidden_act")
     feed_forward = FeedForward(vision.required_int("intermediate_size"), activation, is_gated=False, has_bias=True)
     num_layers = vision.required_int("depth")
-    named = vision.values["deepstack_visual_indexes"]
+    named = vision.values.get("deepstack_visual_indexes", [])
     taps = tuple(named) if isinstance(named, list) else ()
     are_layers = isinstance(named, list) and all(type(tap) is int and 0 <= tap < num_layers for tap in taps)
     if not are_layers or sorted(set(taps)) != list(taps):

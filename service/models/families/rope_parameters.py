@@ -179,6 +179,21 @@ def read_ropes(config: HubConfig, *, head_dim: int) -> dict[str, RopeConfig]:
     return found
 
 
+def with_sections(config: HubConfig, rope: RopeConfig, default: tuple[int, int, int]) -> RopeConfig:
+    """Return the rotation by time, row and column, of a model whose texts alone turn by one position.
+
+    Args:
+        config: the model's configuration, with the defaults of its family.
+        rope: the rotation of texts.
+        default: the sections of a file without any.
+
+    Raises:
+        UnsupportedModel: the sections are not served, or malformed.
+    """
+    values = _mapping(config, "rope_scaling") or _mapping(config, "rope_parameters")
+    return replace(rope, sections=_checked_sections(config, values, default, rope.rotary_dim))
+
+
 def _check_readings(
     config: HubConfig, family: FamilyRope, nested: Mapping[str, Any], found: Mapping[str, RopeConfig]
 ) -> None:
@@ -343,10 +358,14 @@ def _sections(given: _Parameters, rotary_dim: int) -> tuple[int, ...]:
     """Return the sections of a family that sees; for texts alone all three positions are one."""
     if not given.family.has_sections:
         return ()
-    sections = given.values.get("mrope_section", [24, 20, 20])
+    return _checked_sections(given.config, given.values, (24, 20, 20), rotary_dim)
+
+
+def _checked_sections(
+    config: HubConfig, values: Mapping[str, Any], default: tuple[int, int, int], rotary_dim: int
+) -> tuple[int, ...]:
+    sections = values.get("mrope_section", [*default])
     is_whole = isinstance(sections, list) and len(sections) == 3 and all(type(size) is int for size in sections)
-    if not is_whole or sum(sections) != rotary_dim // 2 or not given.values.get("mrope_interleaved", True):
-        raise given.config.refuse(
-            f"mrope_section = {sections!r} is not served; only three interleaved parts of a head."
-        )
+    if not is_whole or sum(sections) != rotary_dim // 2 or not values.get("mrope_interleaved", True):
+        raise config.refuse(f"mrope_section = {sections!r} is not served; only three interleaved parts of a head.")
     return tuple(sections)
