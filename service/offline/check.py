@@ -19,7 +19,7 @@ from service.checkpoint.samples import are_equal
 from service.errors import SettingsError, StartError
 from service.models.encoders.registry import is_encoder, read_encoder_config
 from service.models.encoders.sentence import read_sentence_config
-from service.models.registry import OWN_HEAD
+from service.models.registry import OWN_HEAD, read_config
 from service.models.weight_spec import WeightSpec
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -34,6 +34,7 @@ from service.weights.headers import entries_of, read_headers, unequal_copies
 from service.weights.names import shown
 
 if TYPE_CHECKING:
+    from service.start.kinds.model_spec import Text
     from service.text.chat_template import ChatTemplate
 
 # What these say during a start is part of the answer.
@@ -108,12 +109,40 @@ def _check_model(report: Report, context: StartContext, located: LocatedCheckpoi
             whole = f", {len(matched.trained)} whole tensors" if matched.trained else ""
             report.add("adapter", f"{adapter.uri}: merged into {len(matched.layers)} layers{whole}")
     text = report.attempt(lambda: load_text(context, located, pull_tokenizer_files(context, located)))
+    if text is not None and specs is not None:
+        report.attempt(lambda: _check_images(report, context.settings, located, text, specs))
     if text is not None:
         template = "with a chat template" if text.chat_template is not None else "without a chat template"
         ends = ", ".join(map(str, sorted(text.tokenizer.eos_ids))) or "none"
         report.add("tokenizer", f"{text.tokenizer.vocab_size:,} tokens, {template}; ids that end a text: {ends}")
         if text.chat_template is not None:
             report.add("answers", _format(text.chat_template))
+
+
+def _check_images(
+    report: Report, settings: Settings, located: LocatedCheckpoint, text: "Text", specs: Sequence[WeightSpec]
+) -> None:
+    """Add the tokens of an image, of a model that takes images.
+
+    Raises:
+        MalformedCheckpoint: the files beside the weights do not say how, or ask for what is not done here.
+    """
+    if is_encoder(located.hub_config, located.sentence_files):
+        return
+    config = read_config(located.uri, located.hub_config, settings.max_model_len)
+    if config.image_encoder is None:
+        return
+    from service.start.kinds.engine_spec import row_shapes
+    from service.start.kinds.vision import read_vision  # which other models do without
+
+    shapes = row_shapes(settings, config, specs)
+    assert shapes is not None, "an encoder of images has rows"
+    read_vision(located.uri, text, config.image_encoder, shapes, settings.max_image_tokens)
+    most = shapes.num_rows[-1]
+    report.add(
+        "images",
+        f"of {most} tokens, or tiles of as many" if config.image_encoder.num_rows else f"of up to {most} tokens",
+    )
 
 
 def _format(template: "ChatTemplate") -> str:

@@ -12,6 +12,7 @@ from service.offline.check import check
 from service.settings import Settings
 from tests.encoder import tiny
 from tests.served import DEMO
+from tests.sighted import save_gemma, save_gemma4, save_mistral, save_qwen35
 
 
 def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -30,6 +31,26 @@ def test_a_model_that_is_served_has_a_row_for_each_of_its_parts(capsys: pytest.C
     assert table["tensors"] == "38: 38 BF16"
     assert table["tokenizer"].startswith("3,072 tokens, with a chat template; ids that end a text: ")
     assert table["result"] == "served"
+
+
+@pytest.mark.parametrize(
+    ("save", "told"),
+    [
+        (save_gemma, "of 9 tokens, or tiles of as many"),
+        (save_gemma4, "of up to 24 tokens"),
+        (save_mistral, "of up to 256 tokens"),
+        (save_qwen35, "of up to 256 tokens"),
+    ],
+)
+def test_images_are_told_and_a_folder_that_does_not_say_how_to_scale_them_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], save, told: str
+):
+    save(tmp_path / "model")
+    assert check(str(tmp_path / "model"), Settings()) == 0
+    assert rows(capsys)["images"] == told
+    (tmp_path / "model" / "preprocessor_config.json").unlink()
+    assert check(str(tmp_path / "model"), Settings()) == 1
+    assert "preprocessor_config.json: is missing; it says how" in rows(capsys)["refused"]
 
 
 def test_an_encoder_s_vectors_and_prompts_are_told_and_what_is_left_out(

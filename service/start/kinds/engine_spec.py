@@ -434,7 +434,7 @@ def _model_size(
     storage = layers_quantization(quantization, config.layer_storage)
     products_dtype = weight_dtype.name if storage is Quantization.NONE else storage.value
     specs = decoder_weight_specs(config, dtype, quantization, weight_dtype)
-    media = _row_shapes(settings, config, specs)
+    media = row_shapes(settings, config, specs)
     by_window = config.kv_bytes_by_window(lambda attention: position_bytes(attention, kernel, mesh, kv_dtype))
     return ModelSize(
         context_len=config.context_len,
@@ -466,7 +466,7 @@ def _memory_shapes(config: DecoderConfig, specs: Sequence[WeightSpec]) -> Memory
     return MemoryShapes(encoder.num_positions, num_parts, (encoder.num_frames, encoder.num_mels))
 
 
-def _row_shapes(settings: Settings, config: DecoderConfig, specs: Sequence[WeightSpec]) -> RowShapes | None:
+def row_shapes(settings: Settings, config: DecoderConfig, specs: Sequence[WeightSpec]) -> RowShapes | None:
     """Return the sizes of rows of media: places for as many as the longest prompt has."""
     num_parts, context_len = len(encoder_groups(config, specs)), settings.max_model_len or config.context_len
     match config.image_encoder:

@@ -11,16 +11,12 @@ from service.engine.engine import Engine
 from service.engine.request import MAX_SEQUENCES, Adapter, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.device_turns import DeviceTurns
-from service.errors import Draining, MalformedCheckpoint, Overloaded
-from service.media.budget import read_budget
-from service.media.longest_edge import read_line_tokens, read_longest_edge
-from service.media.scaling import read_scaler
-from service.media.tiles import read_square, read_tiler
+from service.errors import Draining, Overloaded
 from service.models.description import ImageEncoder, PatchEncoder
 from service.start.context import StartContext
 from service.start.kinds.model_spec import Running, Text
+from service.start.kinds.vision import read_vision
 from service.start.read_speed import read_speed
-from service.text.images import BlockText, LineText, RowText, TileText
 
 # Decode steps that a start times before it says what share of the memory's speed they reach, and for how long at most.
 PROBE_TOKENS, PROBE_S = 16, 0.5
@@ -116,7 +112,7 @@ class RunningEngine(Running):
         )
 
     def _vision(self, text: Text, uri: str) -> Vision | None:
-        """Return how the model sees, if it does.
+        """Return how the model takes images, if it does.
 
         Raises:
             MalformedCheckpoint: the files beside the weights do not say it, or ask for what is not done here.
@@ -124,39 +120,7 @@ class RunningEngine(Running):
         encoder, shapes = self._image_encoder, self._runner.shapes.media
         if encoder is None or shapes is None:
             return None
-
-        def token(token_id: int) -> str:
-            found = text.tokenizer.backend.id_to_token(token_id)
-            if found is None:
-                reason = f"has no token {token_id}, which stands for images"
-                raise MalformedCheckpoint(uri, "tokenizer.json", reason)
-            return found
-
-        placeholder, values = token(encoder.token_id), text.preprocessor
-        if isinstance(encoder, ImageEncoder):
-            size, rows = encoder.image_size, encoder.num_rows
-            if encoder.around is not None:
-                begin, end = map(token, encoder.around)
-                square = read_square(uri, values, tile_size=size, tile_rows=rows)
-                return Vision(square, BlockText(begin, placeholder, rows, end), encoder.token_id, shapes)
-            tiler = read_tiler(uri, values, tile_size=size, tile_rows=rows, max_rows=self._max_image_tokens)
-            return Vision(tiler, TileText(placeholder, rows), encoder.token_id, shapes)
-        sizes: Any = {
-            "patch_size": encoder.patch_size,
-            "merge_size": encoder.merge_size,
-            "padded_rows": shapes.num_rows,
-        }
-        if encoder.has_lines:
-            ends = read_line_tokens(uri, values)
-            for end in ends:
-                if text.tokenizer.backend.token_to_id(end) is None:
-                    raise MalformedCheckpoint(uri, "tokenizer.json", f"has no token {end}, which stands for images")
-            scaler = read_longest_edge(uri, values, **sizes, pixels=(encoder.pixel_mean, encoder.pixel_deviation))
-            return Vision(scaler, LineText(placeholder, *ends), encoder.token_id, shapes)
-        if encoder.around is not None:
-            text_of_images = RowText(placeholder, *map(token, encoder.around))
-            return Vision(read_budget(uri, values, **sizes), text_of_images, encoder.token_id, shapes)
-        return Vision(read_scaler(uri, values, **sizes), RowText(placeholder), encoder.token_id, shapes)
+        return read_vision(uri, text, encoder, shapes, self._max_image_tokens)
 
     def _probe_request(self, num_tokens: int) -> Request:
         return Request("warm", (0,), num_tokens, Sampling(temperature=0.0))
