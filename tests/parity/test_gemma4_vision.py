@@ -153,6 +153,14 @@ def test_a_file_without_an_encoder_is_that_of_a_text_model(tmp_path):
     assert not any(name.startswith("encoder.") for name in weights)
 
 
+def test_what_a_file_does_not_say_of_its_encoder_is_as_transformers_has_it():
+    values = GEMMA4_CONFIGS[LARGE] | {"vision_config": {"model_type": "gemma4_vision"}}
+    encoder = read_config("m", values | {"vision_soft_tokens_per_image": None}).image_encoder
+    assert encoder is not None
+    assert (encoder.theta, encoder.patch_size, encoder.merge_size, encoder.usual_rows) == (100.0, 16, 3, 280)
+    assert (encoder.num_positions, len(encoder.layers), encoder.has_limits) == (10_240, 16, False)
+
+
 def test_what_hears_is_left_out(tmp_path):
     model, _ = load(
         tmp_path / "model",

@@ -81,6 +81,7 @@ VISION_NAMES = TensorNames(
 PROJECTION = "embed_vision.embedding_projection.weight"
 STANDARD = ("vision_tower.std_bias", "vision_tower.std_scale")
 TEXT_TYPES = {"gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text"}
+THETA = 100.0  # of the rotation by row and column, of a file that does not say
 EVERY = 6  # layers, of which the last sees a whole text
 
 
@@ -135,7 +136,7 @@ def _encoder(config: HubConfig, text: HubConfig) -> PatchEncoder:
         merge_size=merge_size,
         hidden_size=vision.required_int("hidden_size"),
         layers=(layer,) * vision.required_int("num_hidden_layers"),
-        theta=read_theta(vision),
+        theta=read_theta(vision, THETA),
         turns=PatchTurns.APART,
         has_channels_last=True,
         has_limits=vision.flag("use_clipped_linears"),

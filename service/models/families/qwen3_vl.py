@@ -109,12 +109,12 @@ def read_encoder(config: HubConfig) -> PatchEncoder:
     )
 
 
-def read_theta(vision: HubConfig) -> float:
-    """Return the base of an encoder's rotation by row and column.
+def read_theta(vision: HubConfig, default: float = 10_000.0) -> float:
+    """Return the base of an encoder's rotation by row and column; the default is that of its family.
 
     Raises:
         UnsupportedModel: it is malformed, or the rotation is another one.
     """
     rope = vision.part("rope_parameters")
     rope.refuse_unless("rope_type", "axial", "default")
-    return rope.number("rope_theta", vision.number("rope_theta", 10_000.0))
+    return rope.number("rope_theta", vision.number("rope_theta", default))
