@@ -53,6 +53,15 @@ def test_images_are_told_and_a_folder_that_does_not_say_how_to_scale_them_is_ref
     assert "preprocessor_config.json: is missing; it says how" in rows(capsys)["refused"]
 
 
+def test_a_token_that_ends_lines_of_images_and_that_the_tokenizer_lacks_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    save_mistral(tmp_path / "model")
+    (tmp_path / "model" / "processor_config.json").write_text(json.dumps({"image_break_token": "[NOPE]"}))
+    assert check(str(tmp_path / "model"), Settings()) == 1
+    assert "has no token [NOPE], which stands for images" in rows(capsys)["refused"]
+
+
 def test_an_encoder_s_vectors_and_prompts_are_told_and_what_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
