@@ -92,6 +92,20 @@ MODELS = {
         BlockAttention(),
         replace(WITH_STATES, adapters=AdapterShapes(num_slots=2, rank=4)),
     ),
+    # The same of its groups of heads, beside which it attends.
+    "groups": (
+        DrawnCase(
+            "state_space",
+            "falcon_h1",
+            {
+                **{**HEADS, "num_key_value_heads": 4, "mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_n_groups": 4},
+                **{"mamba_d_state": 12, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+                **{"ssm_multipliers": [0.7, 1.3, 0.8, 1.2, 0.9], "mamba_proj_bias": True},
+            },
+        ),
+        BlockAttention(),
+        WITH_STATES,
+    ),
     "convolutions": (
         DrawnCase(
             "short_convolution",

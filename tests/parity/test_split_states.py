@@ -12,7 +12,7 @@ from tests.device.devices import host
 from tests.parity.family_cases import FAMILY_CASES
 from tests.process import run_on_devices
 
-MODELS = ("matrices", "convolutions")
+MODELS = ("matrices", "convolutions", "groups")
 COUNTS = ("1", "2", "4")
 MOST_DIFFERENT_LOGPROB = 1e-5
 
@@ -63,6 +63,8 @@ def test_each_device_has_its_part_of_states_and_steps_exchange_hidden_states_alo
         ("qwen3_5", 2, 4, "linear_num_key_heads = 2"),
         ("qwen3_next", 2, 4, "linear_num_key_heads = 2"),
         ("lfm2", 4, 3, "hidden_size = 32"),
+        ("nemotron_h", 2, 4, "mamba_n_groups = 2"),
+        ("falcon_h1", 2, 4, "mamba_n_groups = 2"),
     ],
 )
 def test_a_number_of_devices_that_divides_no_head_or_channel_is_refused_by_name(name, fits, does_not, stated):
