@@ -1,4 +1,4 @@
-"""Snowball's changes to the results of attention, before the output projection: exclusive attention, gates of heads."""
+"""Changes to the results of attention before the output projection: exclusive attention, gates of heads."""
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,8 @@ def without_own_value(attended: Attended, values: Float[Array, "token kv_head he
 
 
 def gated_heads(
-    attended: Attended, x: Float[Array, "token embed"], gates: Float[Array, "kv_head group embed"]
+    attended: Attended, x: Float[Array, "token embed"], gates: Float[Array, "kv_head group embed"], most: float
 ) -> Attended:
-    """Multiply the result of each query head by a number between 0 and 2, which depends on the layer's input."""
+    """Multiply the result of each query head by a number between 0 and `most`, which depends on the layer's input."""
     of_head = jnp.einsum("te,kge->tkg", x, gates, preferred_element_type=jnp.float32)
-    return (attended.astype(jnp.float32) * (2 * jax.nn.sigmoid(of_head))[..., None]).astype(attended.dtype)
+    return (attended.astype(jnp.float32) * (most * jax.nn.sigmoid(of_head))[..., None]).astype(attended.dtype)

@@ -84,7 +84,9 @@ class StepAttention:
         if description.is_exclusive:
             attended = without_own_value(attended, heads[2])
         if description.has_gates:
-            attended = gated_heads(attended, x.rearrange(("token", "embed")).array, weights["head_gates"].array)
+            attended = gated_heads(
+                attended, x.rearrange(("token", "embed")).array, weights["head_gates"].array, description.most_gate
+            )
         if gates is not None:
             by_element = gates.rearrange(("token", "kv_head", "group", "head_dim")).array
             attended = attended * jax.nn.sigmoid(by_element.astype(jnp.float32)).astype(attended.dtype)

@@ -68,6 +68,7 @@ class Attention:
     has_sinks: bool = False  # whether a score of each query head takes its share of the softmax for nothing
     has_wide_gates: bool = False  # whether the queries' projection gives a gate of each element of the result, too
     has_gates: bool = False  # whether a number of each query head, computed of the layer's input, multiplies its result
+    most_gate: float = 2.0  # of those numbers
     is_exclusive: bool = False  # whether a result loses what it has in the direction of its token's own value
     has_values: bool = True  # whether values have a projection; otherwise they are the keys before their norm
     value_norm: Norm | None = None

@@ -31,6 +31,7 @@ FAMILIES = {
     "grug_moe": "grug_moe",
     "idefics3": "idefics3",
     **dict.fromkeys(("lfm2", "lfm2_moe"), "lfm2"),
+    "lfm3": "lfm3",
     "llama": "llama",
     "ministral": "mistral",
     "ministral3": "mistral",
@@ -55,7 +56,7 @@ FAMILIES = {
 RUN = "levanter"
 # In the values of a configuration: whether the files have a head besides the embeddings, whatever the file says.
 OWN_HEAD = "levserve_own_head"
-_MAMBA = "its recurrent layers keep a state, by another recurrence (Mamba) than those that are served"
+_MAMBA = "its recurrent layers keep a state, by another recurrence (Mamba-1) than those that are served"
 _LATENT = "its attention caches one latent vector for all heads, which no attention kernel here takes"
 _INDEXED = "its attention chooses positions by an index, and no cache here holds one"
 _OTHER = "its layers keep a state by a recurrence of their own, which is not served"
@@ -71,7 +72,6 @@ REFUSED = {
     "gemma3n": "its activations are predicted between four streams",
     "gpt2_hyena": "its convolutions see the whole text, and no cache exists for them",
     "kimi_linear": "its states decay by channel and its attention caches one latent vector for all heads",
-    "lfm3": "it has windows and gates between its convolutions that are not read yet; LFM2 is served",
     "llama4": "its attention sees chunks of positions",
 }
 

@@ -109,6 +109,7 @@ CASES = [
     pytest.param("qwen3_next", None, marks=pytest.mark.grid),
     pytest.param("qwen3_5_moe", np.dtype(np.int8), marks=pytest.mark.grid),
     pytest.param("lfm2_bias", np.dtype(np.int8), marks=pytest.mark.grid),
+    pytest.param("lfm3", None, marks=pytest.mark.grid),
     pytest.param("lfm2_moe", None, marks=pytest.mark.grid),
     pytest.param("olmo_hybrid", None, marks=pytest.mark.grid),
 ]

@@ -248,6 +248,24 @@ FAMILY_CASES = (
             **{"tie_word_embeddings": True, "norm_eps": 1e-2, "pad_token_id": None},
         },
     ),
+    FamilyCase(
+        "lfm3",
+        "lfm3",
+        {
+            **{"num_hidden_layers": 5, "head_dim": 16, "conv_L_cache": 7, "sliding_window": WINDOW},
+            **{"norm_eps": 1e-2, "rms_norm_eps": 1e-2},
+            **{"layer_types": None, "tie_word_embeddings": True, "pad_token_id": None},
+        },
+    ),
+    FamilyCase(
+        "lfm3_plain",
+        "lfm3",
+        {
+            **{"head_dim": 8, "layer_types": [_SLIDING, _CONV, _FULL], "sliding_window": WINDOW, "conv_L_cache": 3},
+            **{"use_sandwich_norm": False, "use_attention_gate": False, "attention_bias": True, "conv_bias": True},
+            "pad_token_id": None,
+        },
+    ),
     FamilyCase("qwen3_5", "qwen3_5_text", _QWEN_3_5),
     FamilyCase("qwen3_5_moe", "qwen3_5_moe_text", {**_QWEN_3_5, **_QWEN_3_5_EXPERTS, "linear_num_value_heads": 2}),
     FamilyCase("qwen3_next", "qwen3_next", {**_QWEN_3_5, **_QWEN_3_5_EXPERTS, "full_attention_interval": 2}),

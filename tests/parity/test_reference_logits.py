@@ -70,7 +70,7 @@ OF_ATTENTION = {
     "snowball", "gemma4", "gemma4_shared",
 }  # fmt: skip
 # Of what another case of `make test` holds, too.
-OF_GRID = {"exaone4_full", "olmo_hybrid_rope", "falcon_h1_no_norm", "gemma4_values", "glm", "ministral"}
+OF_GRID = {"exaone4_full", "olmo_hybrid_rope", "falcon_h1_no_norm", "lfm3_plain", "gemma4_values", "glm", "ministral"}
 
 
 def in_one_chunk(case: Case, model: Decoder, weights: dict[str, jax.Array]) -> np.ndarray:

@@ -323,6 +323,18 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
         },
         unused=(*_ROUTER, "tie_embedding", "theta", "rms_norm_eps", "hidden_act"),
     ),
+    "lfm3": FamilyKeys(
+        {
+            **{key: value for key, value in _DECODER.items() if key not in ("rms_norm_eps", "hidden_act")},
+            **{"vocab_size": 128_000, "hidden_size": 2048, "intermediate_size": 7680, "num_hidden_layers": 24},
+            **{"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128, "norm_eps": 1e-5},
+            **{"max_position_embeddings": 128_000, "tie_word_embeddings": True, "attention_bias": False},
+            **{"conv_bias": False, "conv_L_cache": 7, "layer_types": None, "sliding_window": 256},
+            **{"use_sandwich_norm": True, "use_attention_gate": True},
+        },
+        {"rms_norm_eps": "norm_eps"},
+        unused=("hidden_act", "theta"),
+    ),
     "llama": FamilyKeys({**_DECODER, **_BIASES}, unused=("pretraining_tp",)),
     "ministral": FamilyKeys({**_MISTRAL, "sliding_window": 4096, "layer_types": None}),
     "ministral3": FamilyKeys(

@@ -58,10 +58,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
     config = replace(config, values={**config.values, **given})
     norm = Norm(config.number("norm_eps"))
     attention = read_attention(config, qk_norm=norm)
-    width = config.required_int("conv_L_cache")
-    if width < 2:
-        raise config.refuse("conv_L_cache is 1: a convolution of one tap keeps no state.")
-    convolution = ShortConvolution(width, config.required_int("hidden_size"), config.flag("conv_bias"))
+    convolution = read_convolution(config)
     kinds = read_layer_kinds(config, _usual_kinds(config), (FULL, CONVOLUTION))
     layers = [
         Layer(attention, feed_forward, norm, norm)
@@ -72,6 +69,18 @@ def read_config(config: HubConfig) -> DecoderConfig:
     if all(layer.attention is None for layer in layers):
         raise config.refuse(f"layer_types names no {FULL}, without which a model is not served.")
     return read_decoder(config, layers, NAMES, final_norm=norm)
+
+
+def read_convolution(config: HubConfig) -> ShortConvolution:
+    """Read the short convolution that layers have.
+
+    Raises:
+        UnsupportedModel: a value is missing or malformed, or the convolution keeps no state.
+    """
+    width = config.required_int("conv_L_cache")
+    if width < 2:
+        raise config.refuse("conv_L_cache is 1: a convolution of one tap keeps no state.")
+    return ShortConvolution(width, config.required_int("hidden_size"), config.flag("conv_bias"))
 
 
 def _usual_kinds(config: HubConfig) -> list[str]:

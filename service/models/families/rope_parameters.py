@@ -36,6 +36,10 @@ _MINISTRAL_3 = {
     **{"rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0},
     **{"original_max_position_embeddings": 16_384, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
 }
+_LFM_3 = {
+    FULL: {"rope_type": "proportional", "rope_theta": 1_000_000.0, "partial_rotary_factor": 0.5},
+    SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
+}
 _APERTUS = {
     **{"rope_type": "llama3", "rope_theta": 12_000_000.0, "factor": 8.0, "original_max_position_embeddings": 8192},
     **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
@@ -74,6 +78,9 @@ FAMILY_ROPES: Mapping[str, FamilyRope] = {
     "glm4": FamilyRope(partial=0.5, is_adjacent=True),
     "gpt_oss": FamilyRope(150_000.0, _GPT_OSS),
     **dict.fromkeys(("lfm2", "lfm2_moe"), FamilyRope(1_000_000.0)),
+    "lfm3": FamilyRope(
+        parameters=_LFM_3, kinds={FULL: ("rope_theta", 1_000_000.0), SLIDING: ("rope_theta", 1_000_000.0)}
+    ),
     "ministral3": FamilyRope(parameters=_MINISTRAL_3, has_temperature=True),
     "mixtral": FamilyRope(1_000_000.0),
     "modernbert": FamilyRope(

@@ -124,6 +124,20 @@ def test_a_convolution_of_lfm2_that_is_none_is_refused_by_name(values, reason):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
+        ({"conv_L_cache": 1}, "keeps no state"),
+        ({"sliding_window": 0}, "sliding_window is 0"),
+        ({"layer_types": ["conv"] * 5}, "names no full_attention"),
+        ({"layer_types": ["conv", "full_attention"]}, "for each of 5 layers"),
+    ],
+)
+def test_layers_of_lfm3_that_are_none_are_refused_by_name(values, reason):
+    with pytest.raises(UnsupportedModel, match=reason):
+        read_config("m", {**CONFIGS["lfm3"], **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
         ({"layer_types": None}, "layer_types is missing"),
         ({"num_dense_layers": 5}, "num_dense_layers is 5, which must be from 0 to 4"),
         ({"num_dense_layers": -1}, "num_dense_layers is -1"),
