@@ -153,6 +153,7 @@ _QWEN_VISION = FamilyKeys(
     {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"},
     unused=("tie_word_embeddings", "deepstack_visual_indexes"),
 )
+_NOT_OF_NEMOTRON = ("rms_norm_eps", "hidden_act", "num_hidden_layers")
 _ROUTER = ("router_aux_loss_coef", "router_jitter_noise", "output_router_logits")
 _MAMBA = {
     **{"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_head": None, "mamba_d_conv": 4},
@@ -375,7 +376,7 @@ FAMILY_KEYS: Mapping[str, FamilyKeys] = {
     ),
     "nemotron_h": FamilyKeys(
         {
-            **{key: value for key, value in _DECODER.items() if key not in ("rms_norm_eps", "hidden_act")},
+            **{key: value for key, value in _DECODER.items() if key not in _NOT_OF_NEMOTRON},
             **{"vocab_size": 131_072, "intermediate_size": 21_504, "num_key_value_heads": 8, "head_dim": 128},
             **{"max_position_embeddings": 4096, "layer_norm_epsilon": 1e-5, "layers_block_type": None},
             **{"hybrid_override_pattern": None, "mlp_hidden_act": "relu2", "mlp_bias": False, "use_bias": False},
