@@ -115,6 +115,14 @@ async def test_a_schema_holds_the_body_of_the_final_message(header, tools):
     assert not any(words[i // 32] >> i % 32 & 1 for i in service.readiness.model.stop_ids)
 
 
+async def test_marks_are_shown_where_special_tokens_are_asked_for():
+    text, shown = THINKING + FINAL, {"skip_special_tokens": False, "spaces_between_special_tokens": False}
+    message = (await answer_of(service_of(text), **shown))["choices"][0]["message"]
+    assert (message["content"], "reasoning" in message) == (text, False)
+    called = await answer_of(service_of(THINKING + CALLED), tools=TOOLS, **shown)
+    assert called["choices"][0]["finish_reason"] == "tool_calls"
+
+
 async def test_an_answer_that_was_cut_in_a_header_shows_no_mark():
     answer = await answer_of(service_of("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>fin"))
     assert answer["choices"][0]["message"]["content"] is None

@@ -29,6 +29,7 @@ from service.text.grammar.compiler import GrammarCompiler, text_of
 from service.text.grammar.definition import GrammarDefinition
 from service.text.grammar.matcher import Grammar
 from service.text.prompt_model import PromptModel
+from service.text.tokenizer import Tokenizer
 from service.worker.process import limit_rest
 
 MAX_SCHEMAS_BYTES = 256 * 1024
@@ -170,6 +171,8 @@ async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest
     use = _tool_use(body, model) if body.may_call_tools else None
     form = NO_CALLS if model.chat_template is None else model.chat_template.format
     form = form if use is not None else form.without_calls
+    if use is None and not body.skip_special_tokens and not body.has_grammar:
+        form = _with_shown_marks(form, model.tokenizer)
     begins = Content if body.continue_final_message else region_at_end(form, prompt_end)
     tags = ThinkingTags.of((tags.marks for tags in form.thinking), model.tokenizer)
     # Calls and JSON begin behind the blank line that models write there; a pattern may hold the space itself.
@@ -196,6 +199,17 @@ async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest
     reader = partial(AnswerReader, form, ids, text_names=text_names, begins=begins, keeps_space=keeps_space)
     shown_ids = frozenset(ids.values()) & model.tokenizer.special_ids
     return AnswerRules(constraint, use, reader, shown_ids, text_grammar)
+
+
+def _with_shown_marks(form: Format, tokenizer: Tokenizer) -> Format:
+    """Return the format of an answer whose special tokens are shown, those of its marks too."""
+    if form.has_headers:
+        return NO_CALLS
+    special = {mark for mark, token_id in mark_ids(form, tokenizer).items() if token_id in tokenizer.special_ids}
+    thinking, wraps = (
+        tuple(tags for tags in regions if special.isdisjoint(tags.marks)) for regions in (form.thinking, form.wraps)
+    )
+    return replace(form, thinking=thinking, wraps=wraps, hidden=())
 
 
 async def completion_rules(call: Call, model: ServedModel, body: GenerationRequest) -> AnswerRules:

@@ -26,7 +26,7 @@ from service.errors import (
     TemplateFailed,
     UnsupportedParameter,
 )
-from service.text.chat_template import ChatTemplate, as_text, marked
+from service.text.chat_template import ChatTemplate, marked
 from service.text.formats.format import Format
 from service.text.formats.history import KnownIds, one_call_a_message
 from service.text.prompt_model import PromptModel
@@ -441,12 +441,7 @@ def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplat
         known = dict(turn)
         if "tool_call_id" in turn:
             known["tool_call_id"] = ids.of_result(turn["tool_call_id"])
-        if (
-            turn.get("tool_calls")
-            and tool_format is not None
-            and tool_format.calls[0].codec.is_json
-            and not template.writes_calls
-        ):
+        if turn.get("tool_calls") and tool_format is not None and not template.writes_calls:
             known = _with_calls_as_text(turn, tool_format)
         elif "tool_calls" in turn:
             known["tool_calls"] = [
@@ -462,7 +457,7 @@ def _with_known_arguments(turns: Sequence[dict[str, Any]], template: ChatTemplat
 def _with_calls_as_text(turn: Mapping[str, Any], tool_format: Format) -> dict[str, Any]:
     """Return a message whose content ends with its calls, for a template that would drop them."""
     functions = [call["function"] for call in turn["tool_calls"]]
-    calls = tool_format.calls[0].written([(f["name"], as_text(f["arguments"])) for f in functions])
+    calls = tool_format.calls[0].written([(f["name"], f["arguments"]) for f in functions])
     content = turn.get("content") or ""
     others = {key: value for key, value in turn.items() if key != "tool_calls"}
     return others | {"content": _joined(content, calls) if content else calls}

@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Protocol, override
+from typing import Any, Protocol, override
 
 from service.text.formats.lexer import SENTINEL, Lexer, Literals, Pattern
 
@@ -78,6 +78,10 @@ class Codec:
         """Texts that may have tokens of their own."""
         return ()
 
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        """Return the arguments of a call as the model writes them."""
+        return json.dumps(arguments, ensure_ascii=False)
+
     def reader(self, lexer: Lexer, text_names: Set[str], ends: tuple[str, str]) -> ArgumentReader:
         """Return a reader of one call's arguments.
 
@@ -121,6 +125,15 @@ class Elements(Codec):
     @override
     def marks(self) -> tuple[str, ...]:
         return self.open, self.named, self.close
+
+    @override
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        line, found = "\n" if self.has_lines else "", list[str]()
+        for name, value in arguments.items():
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            says = f'" string="{json.dumps(isinstance(value, str))}' if self.says_text else ""
+            found.append(f"{self.open}{name}{says}{self.named}{line}{text}{line}{self.close}")
+        return "\n".join(found)
 
     @override
     def reader(self, lexer: Lexer, text_names: Set[str], ends: tuple[str, str]) -> ArgumentReader:
@@ -250,6 +263,21 @@ class Literal(Codec):
     @override
     def marks(self) -> tuple[str, ...]:
         return (self.quote,) if self.quote else ()
+
+    @override
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        between = "," if self.quote else ", "
+        items = (f"{name}{self.assign}{self._value(value)}" for name, value in arguments.items())
+        return f"{between.join(items)}{'}' if self.quote else ')'}"
+
+    def _value(self, value: Any) -> str:
+        if not self.quote:
+            return repr(value)
+        if isinstance(value, str):
+            return f"{self.quote}{value}{self.quote}"
+        if isinstance(value, Mapping):
+            return f"{{{','.join(f'{name}:{self._value(each)}' for name, each in value.items())}}}"
+        return f"[{','.join(map(self._value, value))}]" if isinstance(value, list) else json.dumps(value)
 
     @override
     def reader(self, lexer: Lexer, text_names: Set[str], ends: tuple[str, str]) -> ArgumentReader:

@@ -1,10 +1,10 @@
 """A family's way to write: its regions, their marks, its calls, and the codec of their arguments."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from service.text.formats.codecs import JSON, Codec
 
@@ -62,13 +62,13 @@ class Calls:
         """Whether each call is a JSON object."""
         return self.head.startswith("{") and self.end == "}"
 
-    def written(self, calls: Sequence[tuple[str, str]]) -> str:
-        """Return calls, names with arguments as JSON, as the model writes them, if it writes arguments as JSON."""
-        heads = (self.head.replace("$name", name).replace("$n", str(n)) for n, (name, _) in enumerate(calls))
-        bodies = (
-            f"{self.each.open}{head}{arguments}{self.end}{self.each.close}"
-            for head, (_, arguments) in zip(heads, calls, strict=True)
-        )
+    def written(self, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> str:
+        """Return calls, names with arguments, as the model writes them; arguments that are a text stay as they are."""
+        bodies = list[str]()
+        for number, (name, arguments) in enumerate(calls):
+            head = self.head.replace("$name", name).replace("$n", str(number)).replace("$id", f"call{number + 1:05}")
+            text = arguments if isinstance(arguments, str) else self.codec.written(arguments)
+            bodies.append(f"{self.each.open}{head}{text}{self.end}{self.each.close}")
         return f"{self.open}{self.between.join(bodies)}{self.close}"
 
 

@@ -235,27 +235,38 @@ class _Writer:
         return " ".join(rules)
 
     def _element(self, codec: Elements, rule: str, name: str, parameter: Parameter) -> None:
-        line = _quoted("\n") if codec.has_lines else ""
+        """Add the rule of an element, whose value may have lines of its own where the codec has them."""
         says = _quoted(f'" string="{json.dumps(parameter.is_text)}') if codec.says_text else ""
-        begin = f"{self._literal(codec.open)} {name} {says} {self._literal(codec.named)} {line}"
-        end, behind = f"{line} {self._literal(codec.close)}", '"\\n"?'
-        if not parameter.is_text:
-            self._lines.append(f"{rule}: {begin} %json {json.dumps(parameter.schema)} {end} {behind}")
-        elif parameter.texts is not None:
-            self._lines.append(f"{rule}: {begin} ({' | '.join(map(_quoted, parameter.texts))}) {end} {behind}")
+        begin = f"{self._literal(codec.open)} {name} {says} {self._literal(codec.named)}"
+        line, close, behind = _quoted("\n") if codec.has_lines else "", self._literal(codec.close), '"\\n"?'
+        if parameter.is_text and parameter.texts is None:
+            value = f"({' | '.join(self._text_values(codec, rule, parameter.max_chars))})"
         else:
-            # An element that is not closed would go on to the end of the answer.
-            most = "*" if parameter.max_chars is None else f"{{0,{parameter.max_chars}}}"
-            ends = [_escaped(text) for end in (self._calls.end, self._calls.each.close) if (text := end.strip())]
-            without = "".join(f" & ~/(?s:.*){text}(?s:.*)/" for text in ends)
-            is_token = codec.close in self._ids
-            last = "\\n" if is_token and codec.has_lines else ""
-            self._lines.append(f"{rule.upper()}: /(?s:.{most}){last}/{without}")
-            if is_token:
-                self._lines.append(f"{rule}: {begin} {rule.upper()} {self._literal(codec.close)} {behind}")
+            texts = " | ".join(map(_quoted, parameter.texts or ()))
+            self._lines.append(f"{rule}_value: {texts or f'%json {json.dumps(parameter.schema)}'}")
+            value = f"({line} {rule}_value {line} | {rule}_value) {close}" if line else f"{rule}_value {close}"
+        self._lines.append(f"{rule}: {begin} {value} {behind}")
+
+    def _text_values(self, codec: Elements, rule: str, max_chars: int | None) -> Iterator[str]:
+        """Add the rules of an unquoted text up to its closing mark, on lines of its own and not; yield their names."""
+        # An element that is not closed would go on to the end of the answer.
+        ends = [_escaped(text) for end in (self._calls.end, self._calls.each.close) if (text := end.strip())]
+        without = "".join(f" & ~/(?s:.*){text}(?s:.*)/" for text in ends)
+        most = "*" if max_chars is None else f"{{0,{max_chars}}}"
+        fewer = "*" if max_chars is None else f"{{0,{max(max_chars - 1, 0)}}}"
+        values = {"text": ("", f"(?s:.{most})", "")}
+        if codec.has_lines:
+            inline = f"([^\\n](?s:.{fewer}))?" if max_chars != 0 else "()"
+            values = {"lines": ("\\n", f"(?s:.{most})", "\n"), "inline": ("", inline, "")}
+        for name, (before, text, after) in values.items():
+            value, last = f"{rule}_{name}", after.replace("\n", "\\n")
+            if codec.close in self._ids:
+                self._lines.append(f"{value.upper()}: /{before}{text}{last}/{without}")
+                self._lines.append(f"{value}: {value.upper()} {self._literal(codec.close)}")
             else:
-                close = _quoted(("\n" if codec.has_lines else "") + codec.close)
-                self._lines += [f"{rule}: {begin} {rule}_text {behind}", f"{rule}_text[lazy]: {rule.upper()} {close}"]
+                self._lines.append(f"{value.upper()}: /{before}{text}/{without}")
+                self._lines.append(f"{value}[lazy]: {value.upper()} {_quoted(after + codec.close)}")
+            yield value
 
     # Literals, as Python and Gemma write them.
 

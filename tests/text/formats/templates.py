@@ -173,6 +173,10 @@ TEMPLATES: dict[str, tuple[str, str, str]] = {
     "Qwen3.5": (chat(CODER, THINK, "<think>\n"), "qwen3_coder", "<think>"),
     "Nemotron-3": (chat(CODER, THINK, "{% if enable_thinking %}<think>\n{% else %}<think></think>{% endif %}"),
                    "qwen3_coder", "<think>"),
+    "MiMo": (
+        chat(each("<tool_call>\n<function={{ c.name }}>\n" + elements("<parameter=", ">", "</parameter>")
+                  + "</function>\n</tool_call>", "{{ '\\n' }}"), TIGHT), "qwen3_coder", "<think>"
+    ),
     "Seed-OSS": (chat(SEED, thought("<seed:think>", "</seed:think>")), "seed_oss", "<seed:think>"),
     "GLM-4.5": (chat(GLM, thought("\n<think>", "</think>\n"), turn=("<|", "|>", "\n")), "glm45", "<think>"),
     "GLM-4.7": (chat(GLM_47, TIGHT, "<think>", turn=("<|", "|>", "")), "glm45", "<think>"),

@@ -1,9 +1,11 @@
+import json
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.text.formats.families import FAMILIES
 from service.text.formats.parts import Arguments, CallStart, Content
 from service.text.formats.reader import AnswerReader
 from tests.text.formats.samples import (
@@ -17,7 +19,7 @@ from tests.text.formats.samples import (
     TEXT_NAMES,
     TWO_CALLS,
 )
-from tests.text.formats.vectors import joined
+from tests.text.formats.vectors import CLOCK, HARD, TEXTS, WEATHER, joined
 
 BY_NAME = {form.name: form for form in FORMATS}
 ANSWERS = [
@@ -139,3 +141,15 @@ def test_values_of_elements_arrive_while_they_are_written_texts_escaped_and_othe
     assert parser.push("c\n</parameter>") == [Arguments(0, '\\nc"')]
     assert parser.push("\n<parameter=b>\n[1,") == [Arguments(0, ', "b": [1,')]
     assert parser.push(" 2]\n</parameter>\n</function>\n</tool_call>") == [Arguments(0, " 2]}")]
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, id=f"{form.name}-{i}") for i, form in enumerate(FAMILIES) if not form.has_headers]
+)
+def test_calls_that_are_written_for_a_template_that_drops_them_are_read_back(form):
+    calls = [WEATHER, CLOCK, HARD]
+    reader = AnswerReader(form, text_names=TEXTS)
+    parts = joined([*reader.push(form.calls[0].written(calls)), *reader.flush()])
+    names = [part.name for part in parts if isinstance(part, CallStart)]
+    arguments = [json.loads(part.text) for part in parts if isinstance(part, Arguments)]
+    assert list(zip(names, arguments, strict=True)) == calls

@@ -374,3 +374,17 @@ def test_names_may_have_what_clients_of_mcp_join_them_with(form, name):
     rules = CallRules([tool_of(name, {"type": "object", "maxProperties": 0})], is_required=True, allows_several=False)
     [(found, arguments)] = calls_of(answer(form, rules, random.Random(1)) or answer(form, rules, random.Random(2)))
     assert (found, arguments) == (name, {})
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_values_of_elements_may_have_lines_of_their_own_or_none(is_strict):
+    head, end = "<tool_call>\n<function=f>\n<parameter=q>", "</parameter>\n</function>\n</tool_call>"
+    rules = REQUIRED if is_strict else CallRules([tool.with_any_arguments() for tool in TOOLS], is_required=True)
+    for value in ("abc", "", "\nabc\n", "\na\nb\n", "\n\n"):
+        assert can_end(matcher_of(QWEN_CODER, rules, head + value + end)), value
+        parts = AnswerReader(QWEN_CODER, text_names={"f": {"q"}}).push(head + value + end)
+        assert calls_of(parts) == [("f", {"q": value.removeprefix("\n").removesuffix("\n")})]
+    if is_strict:
+        for value in ("abcd", "\nabcd\n"):
+            with pytest.raises(AssertionError):
+                matcher_of(QWEN_CODER, rules, head + value + end)
