@@ -73,6 +73,7 @@ class ChatTemplate:
         }
         self._special_tokens = dict(special_tokens)
         self._images_of_results: bool | None = None
+        self._has_failed = False  # whether an invented conversation has taken too long
         if is_isolated:
             self._template = TemplateProcess(source, uri, file)
         else:
@@ -123,19 +124,10 @@ class ChatTemplate:
         template = self._variants.get(TOOL_USE, self)
         sources = "\n".join(each.source for each in (self, *self._variants.values()))
 
-        has_failed = False
-
         def render(messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
-            nonlocal has_failed
-            if has_failed:
-                raise InvalidParameter("A limit was exceeded before.", param="messages")
-            try:
-                if template.reads_parts_alone:
-                    messages = [{**turn, "content": _as_parts(turn["content"])} for turn in messages]
-                return template._render(messages, add_generation_prompt)
-            except TemplateFailed as error:
-                has_failed = True
-                raise InvalidParameter(str(error), param="messages") from error
+            if template.reads_parts_alone:
+                messages = [{**turn, "content": _as_parts(turn["content"])} for turn in messages]
+            return template._tried(messages, add_generation_prompt)
 
         return detected(render, sources, has_tools=template._offer is not None, **self._parsers)
 
@@ -151,9 +143,9 @@ class ChatTemplate:
             if not re.search(rf"\b{XML_TOOLS if offer == XML_TOOLS else TOOLS}\b", self.source):
                 continue
             try:
-                if name in self._render(messages, tools=[{"type": "function", "function": function}], offer=offer):
+                if name in self._tried(messages, tools=[{"type": "function", "function": function}], offer=offer):
                     return offer
-            except (InvalidParameter, TemplateFailed):
+            except InvalidParameter:
                 # It fails with this conversation; what it does with tools in others is not known.
                 return offer
         return None
@@ -184,8 +176,8 @@ class ChatTemplate:
             call = {"id": CALL_ID, "type": "function", "function": function}
             messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
             try:
-                self._render(messages, joins_arguments=False)
-            except (InvalidParameter, TemplateFailed):
+                self._tried(messages, joins_arguments=False)
+            except InvalidParameter:
                 return False
             return True
 
@@ -208,7 +200,7 @@ class ChatTemplate:
         roles = ("system", "user", "system", "assistant", "user")
         messages = [{"role": role, "content": mark if i == 2 else "a"} for i, role in enumerate(roles)]
         try:
-            return mark in self._render(messages)
+            return mark in self._tried(messages)
         except InvalidParameter:
             return False
 
@@ -218,7 +210,7 @@ class ChatTemplate:
         mark = "a plain text"
         contents = mark, [{"type": "text", "text": mark}]
         try:
-            texts = {self._render([{"role": "user", "content": content}]) for content in contents}
+            texts = {self._tried([{"role": "user", "content": content}]) for content in contents}
         except InvalidParameter:
             return self.reads_parts_alone
         return len(texts) == 1 or self.reads_parts_alone
@@ -277,7 +269,7 @@ class ChatTemplate:
         ]
         if self.reads_parts_alone:
             messages = [turn | {"content": _as_parts(turn["content"])} for turn in messages]
-        return self._render(messages)
+        return self._tried(messages)
 
     @cached_property
     def reads_parts_alone(self) -> bool:
@@ -286,7 +278,7 @@ class ChatTemplate:
             return False
         mark = "a plain text"
         try:
-            return mark not in self._render([{"role": "user", "content": mark}])
+            return mark not in self._tried([{"role": "user", "content": mark}])
         except InvalidParameter:
             return True
 
@@ -328,6 +320,23 @@ class ChatTemplate:
             )
             raise InvalidParameter(message, param="continue_final_message")
         return before if after.startswith(" ") else before.rstrip()
+
+    def _tried(self, messages: Sequence[Mapping[str, Any]], *arguments: Any, **options: Any) -> str:
+        """Return what `_render` does of an invented conversation.
+
+        Once one has taken too long, no further one is rendered, since each would hold up a start or a request for as
+        long.
+
+        Raises:
+            InvalidParameter: the template refuses it, or has taken too long.
+        """
+        if self._has_failed:
+            raise InvalidParameter("The chat template has taken too long before.", param="messages")
+        try:
+            return self._render(messages, *arguments, **options)
+        except TemplateFailed as error:
+            self._has_failed = True
+            raise InvalidParameter(error.message, param=error.param) from error
 
     def _render(
         self,

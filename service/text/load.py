@@ -155,6 +155,8 @@ def load_chat_template(
     from service.text.chat_template import DEFAULT, VARIANTS, ChatTemplate  # which a base model starts without
 
     stated = read_json(folder, TOKENIZER_CONFIG, uri).get("response_template")
+    if stated is not None and not isinstance(stated, dict):
+        logger.warning("tokenizer_config.json: 'response_template' is no object; not used")
 
     def compiled(name: str, **variants: ChatTemplate) -> ChatTemplate:
         file, source = sources[name]

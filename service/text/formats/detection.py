@@ -55,7 +55,7 @@ def detected(
         reasoning_parser: the same for reasoning.
         response_template: of tokenizer_config.json, if it has one.
     """
-    stated = response_template.get("fields", {}) if isinstance(response_template, Mapping) else {}
+    stated = _fields(response_template)
     shown = list(_shown(render)) if has_tools else []
     forms = (_stated_forms(stated) or FAMILIES) if tool_call_parser is None else named(tool_call_parser)
     if tool_call_parser == NONE or not has_tools:
@@ -82,17 +82,26 @@ def _tags(form: Format, shown: "Sequence[_Shown]", source: str, reasoning_parser
     return tuple(tags for tags in known if any(tag.strip() in text for tag in tags for text in texts))
 
 
-def _stated_tags(fields: Mapping[str, Any]) -> tuple[Tags, ...]:
+def _fields(response_template: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the regions of an answer that transformers' description states."""
+    fields = response_template.get("fields", {})
+    if not isinstance(fields, Mapping) or not all(isinstance(field, Mapping) for field in fields.values()):
+        logger.warning("tokenizer_config.json: 'response_template.fields' is no object of objects; not used")
+        return {}
+    return fields
+
+
+def _stated_tags(fields: Mapping[str, Mapping[str, Any]]) -> tuple[Tags, ...]:
     """Return the tags of reasoning that transformers' description of an answer states as texts."""
     found = (tags for name in _REASONING_FIELDS if name in fields for tags in _literal_tags(name, fields[name]))
     return tuple(found)
 
 
-def _stated_forms(fields: Mapping[str, Any]) -> list[Format]:
+def _stated_forms(fields: Mapping[str, Mapping[str, Any]]) -> list[Format]:
     """Return the formats whose calls begin as the description states; an own one where they are JSON of no family."""
     if "tool_calls" not in fields:
         return []
-    kind = _CODECS.get(fields["tool_calls"].get("content", "text"), Codec)
+    kind = _CODECS.get(str(fields["tool_calls"].get("content")), Codec)
     tags = _literal_tags("tool_calls", fields["tool_calls"])
     openings = {each.open.strip().removesuffix("[") for each in tags}
     found = [
@@ -104,9 +113,10 @@ def _stated_forms(fields: Mapping[str, Any]) -> list[Format]:
     return [Format("json", (Calls(each=tags[0]),))] if is_own else found
 
 
-def _literal_tags(name: str, field: Any) -> list[Tags]:
-    opened, closed = (field.get(key) if isinstance(field, Mapping) else None for key in ("open", "close"))
-    opened, closed = ([text] if isinstance(text, str) else text or [] for text in (opened, closed))
+def _literal_tags(name: str, field: Mapping[str, Any]) -> list[Tags]:
+    stated = (field.get(key) for key in ("open", "close"))
+    found = (each if isinstance(each, list) else [each] for each in stated)
+    opened, closed = ([text for text in texts if isinstance(text, str) and text] for texts in found)
     if not opened:
         logger.warning("tokenizer_config.json: 'response_template.fields.%s' has no text as 'open'; not used", name)
     return [Tags(text, closed[0] if closed else "") for text in opened]

@@ -2,10 +2,12 @@ import pytest
 
 from service.errors import InvalidParameter
 from service.settings import Settings, choices_of
+from service.text import chat_template
 from service.text.chat_template import ChatTemplate
 from service.text.formats.detection import detected
 from service.text.formats.families import REASONING_PARSERS, TOOL_CALL_PARSERS, by_signs, named, of_reasoning
 from service.text.load import end_ids
+from service.text.template_process import TemplateProcess
 from service.text.tokenizer import Tokenizer
 from tests.text.formats.templates import TEMPLATES
 from tests.text.small_tokenizers import byte_level
@@ -144,3 +146,31 @@ def test_answers_end_at_a_formats_own_tokens_whatever_the_checkpoint_says():
     template = ChatTemplate(TEMPLATES["gpt-oss"][0], {})
     assert end_ids(tokenizer, template) == {7, *map(backend.token_to_id, ("<|call|>", "<|return|>"))}
     assert end_ids(tokenizer, ChatTemplate(TEMPLATES["Qwen3"][0], {})) == {end, 7}
+
+
+@pytest.mark.parametrize("fields", [[1], {"tool_calls": "x"}, {"reasoning_content": 7}, None])
+def test_a_malformed_description_of_answers_is_named_and_not_used(fields, caplog):
+    described = ChatTemplate("{{ tools }}" + HERMES, {}, response_template={"fields": fields})
+    assert described.tool_format.name == "hermes"
+    assert "'response_template.fields' is no object of objects" in caplog.text
+
+
+def test_a_template_that_never_ends_is_tried_once(monkeypatch):
+    source = "{{ tools }}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}" + HERMES
+    processes = []
+
+    class Counted(TemplateProcess):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, render_s=0.2)
+            self.num_renderings = 0
+            processes.append(self)
+
+        def render(self, arguments):
+            self.num_renderings += 1
+            return super().render(arguments)
+
+    monkeypatch.setattr(chat_template, "TemplateProcess", Counted)
+    endless = ChatTemplate(source, {}, is_isolated=True)
+    endless.wait()
+    assert (endless.tool_format.name, endless.writes_calls, endless.reads_parts) == ("hermes", True, False)
+    assert [process.num_renderings for process in processes] == [1]
