@@ -217,7 +217,7 @@ class SharedFields(SamplingFields):
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_NAME_CHARS)
     """vLLM's: only requests with the same value (and API key) find one another's cached prefixes."""
     skip_special_tokens: bool = True
-    """vLLM's: whether the text leaves special tokens out; false not with `echo`."""
+    """vLLM's: whether the text leaves special tokens out, marks of thinking too; false not with `echo`."""
     spaces_between_special_tokens: bool | None = None
     """vLLM's: with `skip_special_tokens: false` it must not be true."""
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
