@@ -210,7 +210,7 @@ def _add_compare(commands: _Commands) -> None:
         usage="levserve compare FIRST SECOND --text FILE [--SETTING VALUE ...]",
     )
     for name in ("first", "second"):
-        example = "settings of this way alone, such as 'QUANTIZATION=int8 DTYPE=bfloat16'; '' for none"
+        example = "settings of this way, such as 'QUANTIZATION=int8 DTYPE=bfloat16'; '' for none"
         compare.add_argument(name, metavar=name.upper(), help=example)
     compare.add_argument("--text", type=Path, required=True, metavar="FILE", help="the text, in UTF-8")
     commands.add_settings(compare)
@@ -256,7 +256,7 @@ def _refuse_word(parser: argparse.ArgumentParser, command: str, word: str) -> No
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are two lines."""
 
-    commands: dict[str, argparse.ArgumentParser] | None = None  # by name; of the root alone
+    commands: dict[str, argparse.ArgumentParser] | None = None  # by name; of the root only
 
     @override
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - the stub has overloads
@@ -269,7 +269,7 @@ class _Parser(argparse.ArgumentParser):
 
     @override
     def error(self, message: str) -> NoReturn:
-        """Exit with the error and the command that explains it; the usage alone would fill a screen with settings."""
+        """Exit with the error and the command that explains it; the usage would fill a screen with settings."""
         self.exit(2, f"{self.prog}: {message}\n`{self.prog} --help` shows what there is.\n")
 
 

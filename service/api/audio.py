@@ -50,9 +50,9 @@ Form = Annotated[tuple[AudioRequest, bytes], Depends(form_body(AudioRequest))]
 
 @router.post("/v1/audio/transcriptions", responses=ANSWERS, openapi_extra=FORM)
 async def create_transcription(call: OpenCall, form: Form) -> Response:
-    """Write down what is said in a recording.
+    """Transcribe speech.
 
-    It is heard as openai-whisper's `transcribe` does, in windows of 30 seconds that begin where the segments of the one
+    Decoded as by openai-whisper's `transcribe`, in windows of 30 seconds that begin where the segments of the one
     before end. Deviations: the language is detected in the first window as it is decoded; of texts that are unlikely at
     every temperature the likeliest is kept, and no time is after the end of the recording, both unless
     `whisper_compatible` is set; usage is in seconds, rounded up, and in a stream in tokens.
@@ -64,7 +64,7 @@ async def create_transcription(call: OpenCall, form: Form) -> Response:
 
 @router.post("/v1/audio/translations", responses=ANSWERS, openapi_extra=FORM)
 async def create_translation(call: OpenCall, form: Form) -> Response:
-    """Write down in English what is said in a recording in another language.
+    """Translate speech into English.
 
     All fields of transcriptions have the same effect here.
 
@@ -77,7 +77,7 @@ async def _answer(call: Call, body: AudioRequest, content: bytes, *, is_translat
     model = await call.hearing(body.model)
     options = options_of(body, model.speech, is_translated=is_translated, ignore=call.ignore)
     if body.has_words and not model.has_word_times:
-        message = f"the model '{body.model}' has times of segments alone. Send 'segment'."
+        message = f"the model '{body.model}' has only times of segments. Send 'segment'."
         raise UnsupportedParameter("timestamp_granularities", message)
     call.log_fields["stream"] = body.stream
     sound = await call.unless_disconnected(
@@ -105,7 +105,7 @@ async def _answer(call: Call, body: AudioRequest, content: bytes, *, is_translat
 async def _counted(
     call: Call, model: ServedSpeechModel, transcripts: AsyncGenerator[Transcript]
 ) -> AsyncGenerator[Transcript]:
-    """Yield the transcripts of a recording, and count what it took, also if it is not heard to its end."""
+    """Yield the transcripts of a recording, and count what it took, also if it is not decoded to its end."""
     series, transcript = call.api.metrics.of_model(model.name), None
     async with aclosing(transcripts) as found:
         try:

@@ -29,7 +29,7 @@ async def create_chat_completion(
 ) -> Response:
     """Answer a chat.
 
-    Deviations: text, and images for a model that sees (`schema.chat` lists the refused fields); `n` is 8 at most;
+    Deviations: text, and images for a vision model (`schema.chat` lists the refused fields); `n` is 8 at most;
     without a limit the answer may fill the context; `completion_tokens` excludes the stop token, and `logprobs` are
     those of the content, or with `return_token_ids` of all tokens; a stream begins with the first token;
     log-probabilities are the model's own, before temperature, bias and penalties.

@@ -34,7 +34,7 @@ class Documents:
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
             making = asyncio.create_task(self._make(context, all_routers, needs_key=needs_key))
             self._making[needs_key] = making
-        # A client that leaves ends its own wait alone.
+        # A client that leaves ends only its own wait.
         return await asyncio.shield(making)
 
     async def _make(self, context: ApiContext, all_routers: AllRouters, *, needs_key: bool) -> bytes:

@@ -30,7 +30,7 @@ router = APIRouter(tags=["generation"])
 
 
 class Invocation(WireObject):
-    """The fields of a body that tell its kind."""
+    """The fields of a body that identify its kind."""
 
     bulk: ClassVar[Mapping[str, Any]] = dict.fromkeys(("messages", "prompt", "documents", "text_2", "input"), "")
 
@@ -70,7 +70,7 @@ async def invoke(request: Request, call: OpenCall) -> Response:
     name = next((name for name in KINDS if getattr(shape, name) is not None), None)
     if name is None:
         raise RequestError(
-            "The body has none of " + ", ".join(f"'{name}'" for name in KINDS) + ", which tell what it asks for."
+            "The body has none of " + ", ".join(f"'{name}'" for name in KINDS) + ", which say what it asks for."
         )
     kind, answer = KINDS[name]
     return await answer(call, await json_body(kind)(request))

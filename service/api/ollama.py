@@ -95,7 +95,7 @@ async def generate_like_ollama(
     model, load_s = await _timed(call.generating, body.model)
     if not (body.prompt or body.suffix or body.images) and not call.has_long_body:
         return _loaded(body)
-    # A model without a chat template takes no messages; Ollama's template of such a model is the prompt alone.
+    # A model without a chat template takes no messages; Ollama's template of such a model is only the prompt.
     is_continuation = body.is_continuation or model.chat_template is None
     with errors_in_terms_of(_names_of(body)):
         start = _started_completion if is_continuation else _started_chat

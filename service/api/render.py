@@ -36,7 +36,7 @@ async def render_chat_completion(
 ) -> Response:
     """Return the token ids that a chat would be answered with.
 
-    Deviations: of images, their places alone.
+    Deviations: of images, only their places.
 
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
     """

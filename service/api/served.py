@@ -108,7 +108,7 @@ class Served:
         raise self._wrong_kind()
 
     def hearing(self) -> "ServedSpeechModel":
-        """Return the model if it hears speech; raises WrongKindOfModel."""
+        """Return the model if it takes speech; raises WrongKindOfModel."""
         raise self._wrong_kind()
 
     def _wrong_kind(self) -> WrongKindOfModel:
@@ -117,7 +117,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Vision:
-    """How a model sees images."""
+    """How a model takes images."""
 
     cutter: "Tiler | Scaler"
     text: ImageText
@@ -138,7 +138,7 @@ class ServedModel(Served):
     adapter: "Adapter | None" = None  # with which all requests are computed
     base: str | None = None  # the name of the model that the adapter updates
     number_formats: Mapping[str, str]  # of activations, weights and cache: `dtype`, `quantization`, `kv_dtype`
-    vision: Vision | None = None  # None: it reads text alone
+    vision: Vision | None = None  # None: it reads only text
 
     @cached_property
     def grammars(self) -> GrammarCompiler:

@@ -164,7 +164,7 @@ class Catalogue:
     def _described_adapter(self, entry: ModelEntry, models: Sequence[ModelEntry]) -> ModelEntry:
         """Return an entry that names its base."""
         assert entry.base is not None, "only those that name a base are described so"
-        assert entry.adapter_uri is not None, "MODELS_CONFIG has a base with an adapter alone"
+        assert entry.adapter_uri is not None, "MODELS_CONFIG has a base only with an adapter"
         try:
             base = NameIndex(models).find(entry.base)
         except (UnknownModel, AmbiguousModel):

@@ -49,7 +49,7 @@ EMBED, UNEMBED = "embed", "unembed"  # the names of the weights
 
 
 class _OtherHead(UnsupportedModel):
-    """The files have the head of another task alone."""
+    """The files have only the head of another task."""
 
 
 def with_head(
@@ -71,7 +71,7 @@ def with_head(
         cache: where files of a bucket may be.
 
     Raises:
-        UnsupportedModel: the files have the head of another task alone.
+        UnsupportedModel: the files have only the head of another task.
     """
     source = files.source
     if any(info.is_gzipped for info in layout.weights):
@@ -86,7 +86,7 @@ def with_head(
     except _OtherHead:
         raise
     except CheckpointError as error:
-        logger.info("the head is chosen by config.json alone", extra={"uri": source.uri, "reason": str(error)})
+        logger.info("the head is chosen by config.json", extra={"uri": source.uri, "reason": str(error)})
         return values
     if not own and not is_encoder(values, sentence_files):
         _check_task(source.uri, values)
@@ -167,7 +167,7 @@ def _has_own_head(specs: Sequence[WeightSpec], layout: SnapshotLayout, ranges: R
     if head not in tensors:
         others = [name for what in OTHER_HEADS for name in resolution.left_out.get(what, ())]
         if others and not is_tied:
-            message = f"config.json asks for a head of its own, and the files have another alone: {shown(others)}"
+            message = f"config.json asks for a head of its own, and the files have only another: {shown(others)}"
             raise _OtherHead(ranges.uri, f"{message}. A model that judges texts is not served.")
         return False
     if not is_tied:

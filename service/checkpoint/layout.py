@@ -1,4 +1,4 @@
-"""Layouts of checkpoints, detected by names alone: a Hugging Face snapshot, a Levanter run or one of its steps."""
+"""Layouts of checkpoints, detected by only their names: a Hugging Face snapshot, a Levanter run or one of its steps."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set

@@ -50,7 +50,7 @@ def parse_levanter_yaml(uri: str, name: str, data: bytes, *, vocab_size: int) ->
     Args:
         uri: the checkpoint's address, for messages.
         name: the file's name, for messages.
-        data: the file: a training configuration, or its `model:` part alone.
+        data: the file: a training configuration, or only its `model:` part.
         vocab_size: the number of token ids of the checkpoint, which Levanter takes from the tokenizer.
 
     Raises:

@@ -167,7 +167,7 @@ def tuned_options(device: Device, tunings: Tunings, *, has_four_bits: bool = Fal
 def compiler_options(device: Device, *, has_four_bits: bool = False) -> dict[str, Any]:
     """Return the XLA options for programs of a device, which may be on another machine.
 
-    A CPU has none where JAX is told to compile quickly: they would undo that.
+    A CPU has none where JAX is set to compile quickly: they would undo that.
 
     Args:
         device: on which they will run.

@@ -68,7 +68,7 @@ class _Waiting:
     texts: list[tuple[int, int]]
 
     def take(self, most_tokens: int) -> PlannedText | None:
-        """Take the longest text of at most so many tokens."""
+        """Take the longest text within a number of tokens."""
         position = bisect_right(self.texts, most_tokens, key=lambda text: text[0])
         return PlannedText(self.request, self.texts.pop(position - 1)[1]) if position else None
 

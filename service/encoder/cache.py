@@ -1,6 +1,6 @@
 """An LRU cache of vectors by the content of their texts, bounded in bytes.
 
-A vector follows from the model and the token ids alone; what a request does with it afterwards, such as cutting it, is
+A vector follows only from the model and the token ids; what a request does with it afterwards, such as cutting it, is
 not part of the key. Requests with different API keys find none of one another's, as with cached prefixes.
 """
 

@@ -37,12 +37,12 @@ class EncoderShapes:
 
 
 def num_texts(bucket: int) -> int:
-    """Return how many texts a step of so many tokens may have."""
+    """Return how many texts a step with a number of tokens may have."""
     return bucket // TOKENS_PER_TEXT
 
 
 def smallest(buckets: Sequence[int], num_tokens: int) -> int:
-    """Return the smallest bucket that holds so many tokens.
+    """Return the smallest bucket that holds a number of tokens.
 
     Raises:
         ValueError: none does, which is a fault of the caller's bounds.

@@ -65,7 +65,7 @@ class Stop:
 
 
 class DeviceLoop[Request, Reader: Answer](ABC):
-    """Takes messages and runs steps until a message ends it; other threads reach it through the inbox alone."""
+    """Takes messages and runs steps until a message ends it; other threads reach it only through the inbox."""
 
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[Submission[Request, Reader] | Abort | Call | Stop] = queue.SimpleQueue()

@@ -23,7 +23,7 @@ from service.errors import NonFiniteLogits, QueueTimeout, ServiceError
 from service.observability.clock import Clock
 from service.observability.model_metrics import ModelMetrics
 
-# Requests that are sent together are parsed one after another, and a step that begins with the first of them alone
+# Requests that are sent together are parsed one after another, and a step that begins with only the first of them
 # delays the others. Within six iterations of the event loop, eight requests sent at once had always arrived.
 BURST_ITERATIONS = 6
 BURST_PATIENCE_S = 0.02
@@ -33,7 +33,7 @@ NON_FINITE_LOGITS = (
     "The checkpoint's weights or the DTYPE may be at fault; another prompt may work."
 )
 
-# Deadlines of requests that have ended are dropped once there are so many times more deadlines than open requests.
+# Deadlines of ended requests are dropped once there are this many times as many deadlines as open requests.
 MAX_SURPLUS, MIN_KEPT = 2, 64
 # What a waiting sequence may lack.
 REASONS = ("slots", "pages")
@@ -122,7 +122,7 @@ class StepPipeline:
     def step(self) -> Plan | None:
         """Run the next step in its turn, and return its plan.
 
-        An engine alone runs ahead. Where several have work, each step runs to its end in its turn; what the host does
+        A single engine runs ahead. Where several have work, each step runs to its end in its turn; what the host does
         with it falls into the next engine's.
         """
         if not self._turns.is_contended:

@@ -45,7 +45,7 @@ class Sampling:
     logit_bias: Mapping[int, float] = MappingProxyType({})  # token id to [-100, 100]; MAX_BIASED_TOKENS entries at most
     group_from: int | None = None  # where tokens from this id on are together likelier than any other, only they remain
     scores: bool = False  # with num_logprobs=0: each token's log-probability after all options but the temperature
-    min_tokens: int = 0  # [0, max_tokens]; no stop token is sampled before so many tokens
+    min_tokens: int = 0  # [0, max_tokens]; tokens before which no stop token is sampled
     num_logprobs: int | None = None  # [0, MAX_LOGPROBS] alternatives with each token's own; None for no log-probability
     # The tokens that may be sampled, at least one, as the bytes of their `pack_token_mask`; None for all. The device
     # thread has no time to pack a large vocabulary.
@@ -129,7 +129,7 @@ class Request:
     memory: Medium | None = None  # of a model that attends to an encoder, which every request to it has
     media: tuple[PlacedMedium, ...] = ()  # of a model that takes rows for tokens, in the order of positions
     adapter: Adapter | None = None  # of an engine with slots for them
-    constraint: Constraint | None = None  # of this request alone: it advances with the request's tokens
+    constraint: Constraint | None = None  # only of this request: it advances with the request's tokens
     queue_deadline: QueueDeadline | None = None  # None waits for as long as it takes
 
     @property

@@ -77,7 +77,7 @@ class DeviceState:
         self.replicated = slots.token_counts.sharding  # of arrays that every device has a copy of
         self.vocab_size: int = slots.token_counts.shape[1]
         self.caches: list[list[jax.Array]] = [jax.tree.leaves(cache) for cache in caches]
-        self.rows: list[jax.Array] = jax.tree.leaves(rows)  # of all media; empty for a model that sees none
+        self.rows: list[jax.Array] = jax.tree.leaves(rows)  # of all media; empty for a model without images
         # The slots of adapters, of each layer group, by the names of the arrays.
         self.adapters: list[dict[str, jax.Array]] = [
             dict(zip(group.adapters, arrays, strict=True)) for group, arrays in zip(groups, adapters, strict=True)

@@ -65,7 +65,7 @@ class RowShapes:
         return len(self.features) == 2
 
     def places_for(self, num_rows: int) -> int:
-        """Return how many places so many rows take."""
+        """Return how many places a number of rows takes."""
         return -(-num_rows // self.place_rows)
 
     def padded(self, num_rows: int) -> int:
@@ -119,7 +119,7 @@ class EngineShapes:
     max_model_len: int  # tokens of prompt and completion together
     max_prefill_tokens: int  # of prompts, in one step
     row_tokens: int = USUAL_ROW_TOKENS  # of a row of a prompt: a block of positions, of whole pages
-    prefill_step_cost_tokens: int = 512  # reading all weights takes as long as computing so many tokens
+    prefill_step_cost_tokens: int = 512  # the time to read all weights, in tokens of prefill
     skips_padding: bool = False  # whether products cost nothing for padding, so that few shapes suffice
     # Whether the host picks a sampling program by the options of a step; a CPU's branches as it runs, for free.
     # A GPU's branch copies its predicate to the host and waits for that.
@@ -170,7 +170,7 @@ class EngineShapes:
         return 0 if encoded is None else encoded.num_parts
 
     def pages_for(self, num_tokens: int) -> int:
-        """Return how many pages hold so many tokens."""
+        """Return the number of pages that hold a number of tokens."""
         return -(-num_tokens // self.page_size)
 
     @cached_property

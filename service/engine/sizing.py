@@ -33,7 +33,7 @@ TABLE_ENTRY_BYTES = 4
 TABLE_ALIGN = 512  # positions
 USUAL_CONTEXT = 8192  # tokens of a sequence, of which as many fit as there are pages of windows for
 STATES_PER_SLOT = 2  # of layers that keep states, for each sequence that runs
-SNAPSHOT_PART = 8  # the states that long prompts leave findable take one part of so many beside the pages
+SNAPSHOT_PART = 8  # the states that long prompts leave findable take one part in this number beside the pages
 WINDOWS_PER_SLOT = 2  # at least: one of a sequence that runs, and one of a sequence that may be found again
 
 

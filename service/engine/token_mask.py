@@ -10,7 +10,7 @@ ALL_ALLOWED = np.uint32(0xFFFF_FFFF)  # a word without a restriction
 
 
 def pack_token_mask(token_ids: Collection[int]) -> UInt[np.ndarray, " word"]:
-    """Return a mask that allows these tokens alone, as far as the word of the largest of them."""
+    """Return a mask that allows only these tokens, as far as the word of the largest of them."""
     bits = np.zeros((max(token_ids) // WORD_BITS + 1) * WORD_BITS, np.uint8)
     bits[list(token_ids)] = 1
     return np.packbits(bits, bitorder="little").view("<u4")

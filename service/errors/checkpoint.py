@@ -14,7 +14,7 @@ EXAMPLE = "hf://org/name"  # in messages that say how to name a repository
 class CheckpointError(StartError):
     """The checkpoint cannot be served."""
 
-    is_of_files = False  # whether the message speaks of the checkpoint's own files alone
+    is_of_files = False  # whether the message speaks only of the checkpoint's own files
 
     def __init__(self, uri: str, message: str) -> None:
         super().__init__(f"{uri}: {message}")
@@ -22,7 +22,7 @@ class CheckpointError(StartError):
 
     @property
     def shown(self) -> str | None:
-        """The reason for those who may not see addresses; None if it says more than what is wrong with the files."""
+        """The reason for those who may not get addresses; None if it says more than what is wrong with the files."""
         own = str(self).replace(f"{self.uri}: ", "", 1)
         has_address = self.uri in own or ADDRESS.search(own.replace(EXAMPLE, "")) is not None
         return own if self.is_of_files and not has_address else None

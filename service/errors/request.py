@@ -538,8 +538,8 @@ class ModelLoadFailed(RequestError):
             reason: why it failed, with paths, for the log.
             shown: for clients; None to refer them to the operator.
         """
-        told = shown or "See the service's log or /admin/models for the reason."
-        super().__init__(f"The model '{model}' cannot be loaded. {told}", param="model")
+        reason_shown = shown or "See the service's log or /admin/models for the reason."
+        super().__init__(f"The model '{model}' cannot be loaded. {reason_shown}", param="model")
         self.shown = shown
         self.model = model
         self.reason = reason

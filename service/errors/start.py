@@ -72,7 +72,7 @@ class UnknownDeviceMemory(StartError):
 
 
 class UnusableAccelerator(StartError):
-    """The machine has an accelerator, and JAX's plugin for it is installed, but JAX found a CPU alone."""
+    """The machine has an accelerator, and JAX's plugin for it is installed, but JAX found only a CPU."""
 
     def __init__(self, device_file: str, package: str) -> None:
         super().__init__(

@@ -11,7 +11,7 @@ and a tile of positions form a matrix product, whether the rows are heads of one
 
 Without splits there is a program for each block of rows. Few query rows over a long context would leave most of the
 chip idle, and so would one long sequence among short ones. Then the positions that a block reads are split, and a list
-tells each program of a fixed grid what it does (`gpu_work.py`). Splits output a partial softmax, and a second kernel
+assigns work to each program of a fixed grid (`gpu_work.py`). Splits output a partial softmax, and a second kernel
 combines these (flash-decoding, `gpu_join.py`).
 
 Why Pallas on Triton: it runs on Ampere, Ada (Cloud Run's L4) and newer, and in interpret mode without a GPU. Pallas on

@@ -86,7 +86,7 @@ class Item(NamedTuple):
 
 
 def last_token_of(block: Blocks, num_tokens: Blocks, tile: Tile) -> Blocks:
-    """Return the last token of a block of a sequence with so many in this step; the first for a block without any."""
+    """Return the last token of a sequence's block, by its tokens in this step; the first for a block without any."""
     last_row = (block + 1) * tile.num_rows - 1
     return jnp.maximum(jnp.minimum(last_row // tile.group, num_tokens - 1), 0)
 

@@ -117,7 +117,7 @@ class Regions(NamedTuple):
     def in_window(self, table: Int[Any, "seq base_and_page"]) -> "Regions":
         """Return the same tokens in the pages that a window needs, as if each sequence began at a position of its own.
 
-        Kernels need not know: masks depend on differences of positions alone, and cached keys are rotated already.
+        Kernels need not know: masks depend only on differences of positions, and cached keys are rotated already.
 
         Args:
             table: of the sequences that decode, then of the rows: the position of the first page, which is a multiple
@@ -130,11 +130,11 @@ class Regions(NamedTuple):
         )
 
     def of_length(self, length: int) -> "Regions":
-        """Return the same tokens, each of which has so many positions before it."""
+        """Return the same tokens, each shifted by a number of positions before it."""
         return Regions(*(p._replace(start=jnp.where(p.num_tokens > 0, length, 0)) for p in self))
 
     def width(self, num_tokens: int) -> int:
-        """Return the width of a row of a prompt, of a step that has room for so many tokens."""
+        """Return the width of a row of a prompt, of a step with room for a number of tokens."""
         num_rows = len(self.prompts.start)
         return (num_tokens - len(self.decodes.start)) // num_rows if num_rows else 0
 

@@ -29,7 +29,7 @@ class Case:
     head_dim: int
     cached_dtype: np.dtype | None = None  # of keys and values; None for `dtype`
     page_size: int = 16
-    scoring: Scoring | None = None  # None for the usual scale alone
+    scoring: Scoring | None = None  # None for only the usual scale
     has_sinks: bool = False
     looks_ahead: bool = False  # whether tokens of a chunk see each other, but for its first and its last
     chunk: int = 32  # tokens of the first sequence in one step

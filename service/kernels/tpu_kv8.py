@@ -115,6 +115,6 @@ class Kv8Attention:
 
 
 def _block_tokens(width: int, group: int, num_registers: int) -> int:
-    """Return the number of tokens of a block such that its rows, of so many registers, are whole tiles."""
+    """Round the tokens of a block so that its rows of registers are whole tiles."""
     most = min(MOST_ROWS, MOST_ROWS_OF_HEADS // num_registers) // group // ROW_MULTIPLE * ROW_MULTIPLE
     return min(max(most, ROW_MULTIPLE), rounded_up(width, ROW_MULTIPLE))

@@ -1,7 +1,7 @@
-"""An audio file to samples, with FFmpeg; imported by a worker process alone, since the file's author is not trusted.
+"""An audio file to samples, with FFmpeg; imported only by a worker process, since the file's author is not trusted.
 
 FFmpeg finds the format by trying what it knows, and opens it only if it is one of `DEMUXERS`: none for playlists,
-images or devices. Of a film, the sound alone is decoded. Nothing is opened besides the bytes. What FFmpeg says of a
+images or devices. Of a film, only the sound is decoded. Nothing is opened besides the bytes. What FFmpeg says of a
 file is dropped.
 
 Source: https://ffmpeg.org/ffmpeg-formats.html#Format-Options (the lists of formats, codecs and protocols)

@@ -1,4 +1,4 @@
-"""An image file to pixels, with Pillow; imported by a worker process alone, since the file's author is not trusted.
+"""An image file to pixels, with Pillow; imported only by a worker process, since the file's author is not trusted.
 
 The format is recognized by its first bytes, and no other of Pillow's readers is tried. Sizes are checked before a pixel
 is decoded. What Pillow says of a file is dropped.

@@ -1,4 +1,4 @@
-"""The text of a PDF, with pypdf; imported by a worker process alone, since the file's author is not trusted.
+"""The text of a PDF, with pypdf; imported only by a worker process, since the file's author is not trusted.
 
 pypdf is written in Python: a file that breaks it raises an exception and no more. How large a stream may become
 it bounds itself; the process bounds the rest.

@@ -54,7 +54,7 @@ class Shown(NamedTuple):
 
 
 def header(size: Size, num_pictures: int) -> bytes:
-    """Return the header of so many pictures of an image."""
+    """Return the header for a number of pictures of an image."""
     return HEADER.pack(MAGIC, *size, num_pictures)
 
 

@@ -32,7 +32,7 @@ def read_resampling(
         MalformedCheckpoint: the file is missing, or asks for what is not done here.
     """
     if not values:
-        raise MalformedCheckpoint(uri, FILE, "is missing; it says how the model sees images")
+        raise MalformedCheckpoint(uri, FILE, "is missing; it says how the model takes images")
     expected_values: dict[str, Any] = {"do_resize": True, "do_rescale": True}
     if mean is not None:
         expected_values |= {"do_normalize": True, "image_mean": list(mean), "image_std": list(deviation)}

@@ -36,7 +36,7 @@ class Sound(NamedTuple):
 
 
 def header(num_samples: int, num_spans: int | None) -> bytes:
-    """Return the header of so many samples and spans."""
+    """Return the header for a number of samples and spans."""
     return HEADER.pack(MAGIC, SAMPLING_RATE, num_samples, NO_SPANS if num_spans is None else num_spans)
 
 

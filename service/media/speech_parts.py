@@ -28,7 +28,7 @@ class JoinedSpeech:
 
 
 def grouped(spans: Sequence[Span], max_samples: int) -> list[Span]:
-    """Return spans, neighbours joined with the silence between them while they are not longer than so many samples."""
+    """Return spans, neighbours joined with the silence between them while they stay within a number of samples."""
     groups: list[Span] = []
     for span in spans:
         if groups and span.end - groups[-1].begin <= max_samples:

@@ -1,6 +1,6 @@
 """Image preprocessing of Idefics3 and SmolVLM: square tiles, and the whole image scaled down as one more.
 
-That of Gemma 3 has the whole image alone.
+That of Gemma 3 has only the whole image.
 
 Source: transformers `models/idefics3/image_processing_pil_idefics3.py`, `models/gemma3/image_processing_pil_gemma3.py`
 """
@@ -23,7 +23,7 @@ class Tiling(NamedTuple):
     """How one image is cut."""
 
     resizes: tuple[Resize, ...]
-    rows: int  # of tiles; 0 for the whole image alone
+    rows: int  # of tiles; 0 for only the whole image
     columns: int
 
     @property
@@ -39,12 +39,12 @@ class Tiler:
     tile_size: int  # pixels of an edge
     tile_rows: int  # tokens of a tile
     longest_edge: int | None  # to which an image is brought before it is cut; None: it becomes a tile at once
-    is_splitting: bool = True  # whether there are tiles, and not the whole image alone
+    is_splitting: bool = True  # whether there are tiles, and not only the whole image
     resampling: Filter = Filter.LANCZOS
     max_rows: int | None = None  # tokens of an image, unless a tile alone has more; None for any
 
     def plan(self, size: Size, *, is_coarse: bool = False) -> Tiling:
-        """Return how an image of a size is cut; `is_coarse` asks for the whole image alone.
+        """Return how an image of a size is cut; `is_coarse` asks for only the whole image.
 
         An image of too many tokens is brought to an edge that is smaller by whole tiles.
         """

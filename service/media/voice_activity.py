@@ -20,7 +20,7 @@ from service.media.samples import SAMPLING_RATE, Samples, Span
 
 WEIGHTS_FILE = Path(__file__).with_name("silero_vad.npz")
 STEP_SIZE = 512  # samples, of each of which the network says how likely it is speech
-CONTEXT_SIZE = 64  # samples before a step that it sees too
+CONTEXT_SIZE = 64  # samples before a step that it reads too
 FFT_SIZE, HOP_SIZE = 256, 128
 STEPS_AT_ONCE = 1024
 FULL_SCALE = 32768.0
@@ -32,7 +32,7 @@ SATURATED = 80.0  # a sigmoid does not change beyond, and its exponential would 
 
 @dataclass(frozen=True)
 class VoiceActivity:
-    """How speech is told from silence; the defaults are faster-whisper's."""
+    """How speech is separated from silence; the defaults are faster-whisper's."""
 
     threshold: float = 0.5  # of the probability of speech
     min_silence_s: float = 2.0  # a shorter silence does not end speech

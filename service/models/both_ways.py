@@ -95,7 +95,7 @@ class BothWays[Description: (SpeechEncoder, ImageEncoder, PatchEncoder)]:
         return LimitedMultiply(self.products) if has_limits else Multiply(self.products)
 
     def _multiply_used(self, num_used: Int[Array, ""]) -> Multiply:
-        """Return products for which so many leading rows suffice."""
+        """Return products for which the first rows suffice, by their number."""
         spans: Int32[Array, "1 2"] = jnp.stack([jnp.int32(0), num_used.astype(jnp.int32)])[None]
         return replace(self._multiply, spans=spans)
 

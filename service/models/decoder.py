@@ -104,7 +104,7 @@ class Decoder:
 
     @property
     def encoder(self) -> SpeechEncoding | ImageEncoding | None:
-        """The encoder of what is heard, or seen in one shape."""
+        """The encoder of audio, or of images of one shape."""
         config, of_all = self.config.media_encoder, (self.weight_specs(), self.dtype, self.products)
         match config:
             case SpeechEncoder():
@@ -115,7 +115,7 @@ class Decoder:
                 return None
 
     def encoder_of(self, num_rows: int) -> SpeechEncoding | ImageEncoding | PatchEncoding | None:
-        """Return the encoder of what has so many rows at most; None of a model without one."""
+        """Return the encoder of media with a maximum number of rows; None of a model without one."""
         config = self.config.image_encoder
         if not isinstance(config, PatchEncoder):
             return self.encoder
@@ -338,7 +338,7 @@ class Decoder:
         unembed = "embed" if config.has_tied_embeddings else "unembed"
         states = normalized(hax.named(hidden, ("sample", "embed")), config.final_norm, named, "final_norm")
         with jax.named_scope("unembed"):
-            # Sharded first, then gathered: for replicated logits alone the compiler would gather the weights instead.
+            # Sharded first, then gathered: for only replicated logits the compiler would gather the weights instead.
             spans = None if num_used is None else jnp.stack([jnp.int32(0), num_used.astype(jnp.int32)])[None]
             multiply = replace(self._multiply, spans=spans)
             product = multiply(states, named, unembed, ("embed",), dtype=jnp.float32)

@@ -489,7 +489,7 @@ class ImageEncoder:
     mean_norm_tensor: str | None = None
     has_rounded_positions: bool = False  # whether positions are found as fractions of an edge, some of which round down
     sees_itself: bool = False  # whether the rows of a picture see each other in the decoder, those behind them too
-    around: tuple[int, int] | None = None  # tokens before and after a picture's rows; a template writes the first alone
+    around: tuple[int, int] | None = None  # tokens before and after a picture's rows; a template writes only the first
 
     @property
     def merged_size(self) -> int:
@@ -600,7 +600,7 @@ class DecoderConfig:
 
     @property
     def media_encoder(self) -> SpeechEncoder | ImageEncoder | PatchEncoder | None:
-        """The encoder of what is heard or seen."""
+        """The encoder of audio or images."""
         return self.speech_encoder or self.image_encoder
 
     @property

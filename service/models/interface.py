@@ -103,7 +103,7 @@ class TakesMedia(Protocol):
         ...
 
     def encoder_of(self, num_rows: int) -> MediaEncoder | None:
-        """Return the encoder of media that have so many rows at most; None of a model without one."""
+        """Return the encoder of media with a maximum number of rows; None of a model without one."""
         ...
 
     def attend_layer_group(
@@ -186,7 +186,7 @@ class PagedDecoder(Protocol):
         ...
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:
-        """Name every weight array; known from the configuration alone."""
+        """Name every weight array; known from only the configuration."""
         ...
 
     @property

@@ -74,7 +74,7 @@ class Multiply:
         return hax.named(added, out.axes)
 
     def is_token(self, num_rows: int) -> Bool[Array, " row"]:
-        """Return which of so many rows are tokens."""
+        """Return which of a number of rows are tokens."""
         if self.spans is None:
             return jnp.ones(num_rows, bool)
         rows = jnp.arange(num_rows, dtype=jnp.int32)[:, None]

@@ -62,7 +62,7 @@ FORMATS = {"nvfp4-pack-quantized": _NVFP4, "mxfp4-pack-quantized": "MXFP4 of com
 def quantization_of(values: Mapping[str, Any]) -> Any:
     """Return the `quantization_config` of a file; None if it has none.
 
-    It may lie in the part of a text model, or have its first name, which compressed-tensors alone used.
+    It may lie in the part of a text model, or have its first name, which only compressed-tensors used.
     """
     text, former = values.get("text_config"), values.get("compression_config")
     found = values.get(KEY)

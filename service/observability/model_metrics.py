@@ -116,7 +116,7 @@ class ModelMetrics(SeriesSet):
         self.embedding_cache_hits = self._counter("embedding_cache_hits", "Texts whose vectors were cached.")
         self.embedding_cache_misses = self._counter("embedding_cache_misses", "Texts whose vectors were not cached.")
 
-        self.audio_seconds = self._counter("audio_seconds", "Seconds of recordings that were heard.")
+        self.audio_seconds = self._counter("audio_seconds", "Seconds of audio that were transcribed.")
         self.audio_windows = self._counter("audio_windows", "Windows of recordings that were decoded.")
         self.audio_fallbacks = self._counter("audio_fallbacks", "Decodings of a window after its first.")
         self.mm_cache_queries = self._counter("mm_cache_queries", "Images and windows that were to be encoded.")

@@ -66,8 +66,8 @@ class Report:
     def table(self) -> str:
         """Return the rows as aligned lines, and the result; what was noted says no reason of a refusal again."""
         reasons = [found for what, found in self.rows if what == "refused"]
-        told = [row for row in self.rows if row[0] != "noted" or not any(reason in row[1] for reason in reasons)]
-        rows = [*told, ("result", "served" if self.is_served else "refused")]
+        shown = [row for row in self.rows if row[0] != "noted" or not any(reason in row[1] for reason in reasons)]
+        rows = [*shown, ("result", "served" if self.is_served else "refused")]
         width = max(len(what) for what, _ in rows)
         return "\n".join(f"{what:{width}}  {found}" for what, found in rows)
 
@@ -227,8 +227,8 @@ def _noting(report: Report) -> Iterator[None]:
                 for name, value in record.__dict__.items()
                 if name not in plain and name not in SAID_ELSEWHERE and name != "message"
             }
-            told = "".join(f"; {name}: {value}" for name, value in facts.items())
-            report.add("noted", f"{record.getMessage()}{told}")
+            facts_shown = "".join(f"; {name}: {value}" for name, value in facts.items())
+            report.add("noted", f"{record.getMessage()}{facts_shown}")
 
     notes = Notes(logging.INFO)
     loggers = [logging.getLogger(name) for name in LOGGERS]

@@ -16,7 +16,7 @@ LAST_WORDS_S = 0.4  # for the responses that were cut off
 
 
 async def drain(state: ServerState, service: Service, seconds: float) -> None:
-    """Let the responses under way end within so many seconds, then end them with an error and their connections.
+    """Wait up to `seconds` for the responses under way, then end them with an error and their connections.
 
     Args:
         state: the server's connections, and its tasks, one for each response.

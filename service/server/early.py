@@ -57,7 +57,7 @@ class EarlyAnswers:
             has_metrics: whether /metrics exists.
             max_waiting: early requests that may wait for the model at once; others are refused.
             wait_s: the time of a whole request, which its wait is part of.
-            queue_timeout_s: the same for its wait alone; None for no limit of its own.
+            queue_timeout_s: the same for its wait only; None for no limit of its own.
         """
         self._service = service
         self._keys, self._admin = keys, AdminRoutes(service, admin_keys)

@@ -1,4 +1,4 @@
-"""The names that a service answers to if it listens on this machine alone and asks for no key.
+"""The names that a service answers to if it listens only on this machine and asks for no key.
 
 Then whoever can connect may use it. A page in this machine's browser can, by a name of its own that leads here: what it
 sends names that host, and its origin.

@@ -1,7 +1,7 @@
 """The pages for people, each sent as one document with its styles and scripts in it.
 
 A chat at `/`, which leaves for `/vectors` or `/hear` where no model chats; texts compared and ranked at the first,
-recordings written down at the second; the API at `/docs`.
+recordings transcribed at the second; the API at `/docs`.
 
 They hold no secret, so they need no key; what they ask the service for needs one. A browser runs only the scripts and
 the styles whose digests the policy names.
@@ -46,7 +46,7 @@ def load(name: str) -> Page:
 
 
 async def send_page(path: str, scope: Scope, send: Send) -> None:
-    """Send the page or the font of a path, a page compressed if the browser accepts that; to HEAD, its headers alone.
+    """Send the page or the font of a path, a page compressed if the browser accepts that; to HEAD, only its headers.
 
     Raises:
         MethodNotAllowed: another method.

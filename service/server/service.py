@@ -176,7 +176,7 @@ class Service:
             model.running.thread.cut(make_error)
 
     def stop(self, timeout_s: float) -> None:
-        """End the device threads, if each ends within so many seconds; not on the event loop."""
+        """End the device threads, waiting up to `timeout_s` seconds for each; blocking."""
         for model in self._loaded:
             model.running.thread.stop(timeout_s)
 

@@ -136,7 +136,7 @@ class Settings(BaseModel):
         default=None,
         ge=0,
         description="Requests that may wait for a slot or for memory, not counting those that free slots take "
-        "immediately. Any further request gets a 429. Unset: limited by MAX_CONCURRENT_REQUESTS alone.",
+        "immediately. Any further request gets a 429. Unset: limited only by MAX_CONCURRENT_REQUESTS.",
     )
     max_queued_tokens: int | None = Field(
         default=None,
@@ -154,7 +154,7 @@ class Settings(BaseModel):
         default=None,
         gt=0,
         description="Seconds that a request may wait for its first step. One that waits longer gets a 503 before "
-        "anything is computed for it. Unset: limited by REQUEST_TIMEOUT alone.",
+        "anything is computed for it. Unset: limited only by REQUEST_TIMEOUT.",
     )
     early_requests: Literal["refuse", "wait"] = Field(
         default="refuse",
@@ -443,7 +443,7 @@ class Settings(BaseModel):
     allowed_hosts: str | None = Field(
         default=None,
         description="Names, separated by commas, that the service answers to besides `localhost` while it listens on "
-        "its own machine alone and has no API_KEY; `.example.com` is all names that end so, `*` any. Such a service "
+        "only its own machine and has no API_KEY; `.example.com` is all names that end so, `*` any. Such a service "
         "refuses other names, under which pages in a browser could reach it.",
     )
     cors_origins: str | None = Field(
@@ -453,7 +453,7 @@ class Settings(BaseModel):
     )
     page: bool = Field(
         default=True,
-        description="Whether to serve a chat page at `/`, a page to compare texts at `/vectors`, one to write down "
+        description="Whether to serve a chat page at `/`, a page to compare texts at `/vectors`, one to transcribe "
         "recordings at `/hear`, and the API documentation at `/docs`. The pages need no key; they use the API with the "
         "key that the visitor enters.",
     )

@@ -1,4 +1,4 @@
-"""The check of a model that sees."""
+"""The check of a vision model."""
 
 import base64
 import json

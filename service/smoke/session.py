@@ -55,7 +55,7 @@ class Check:
     run: Callable[[Session], Finding]
     needs: frozenset[str] = frozenset({"ready"})
     kind: Kind | None = None  # of the models that it applies to; None for all
-    is_of_images: bool = False  # whether it applies to models that see alone
+    is_of_images: bool = False  # whether it applies only to models that take images
 
     def applies(self, session: Session) -> bool:
         return self.kind in (None, session.kind) and (session.sees or not self.is_of_images)

@@ -50,7 +50,7 @@ def _kept(path: Path, machine: str) -> float | None:
 
 
 def _machine() -> str:
-    """Return what tells this machine from others: its processor, the cores that may be used, and its memory."""
+    """Return what distinguishes this machine from others: its processor, the cores that may be used, and its memory."""
     try:
         names = [line.partition(":")[2].strip() for line in _CPU_FACTS.read_text().splitlines() if "model name" in line]
     except OSError:

@@ -273,7 +273,7 @@ class ChatTemplate:
 
     @cached_property
     def reads_parts_alone(self) -> bool:
-        """Whether the content of a message must be a list of parts, as templates of models that see have it."""
+        """Whether the content of a message must be a list of parts, as templates of vision models have it."""
         if not re.search(r"""\[["']type["']\]|\.type\b""", self.source):
             return False
         mark = "a plain text"
@@ -308,7 +308,7 @@ class ChatTemplate:
         """
         if not continue_final_message:
             return self._render(messages, add_generation_prompt, tools, documents, variables)
-        # A mark at the end of the last message tells where the template has put that end. As in transformers, there is
+        # A mark at the end of the last message shows where the template has put that end. As in transformers, there is
         # a space behind it, so that a template that cuts space off texts does so here too.
         mark = secrets.token_hex(16)
         content = messages[-1].get("content", "")

@@ -22,7 +22,7 @@ class GenerationDefaults:
     top_k: int | None = None  # [-1, 2**31); 0 and -1 keep all tokens
     min_p: float | None = None  # [0, 1]
     repetition_penalty: float | None = None  # [0.01, 10]
-    max_tokens: int | None = None  # of a completion, at least 1; an operator's alone
+    max_tokens: int | None = None  # of a completion, at least 1; only an operator's
 
 
 NO_DEFAULTS = GenerationDefaults()

@@ -31,7 +31,7 @@ class ImageText(ABC):
 
     @abstractmethod
     def shown(self, rows: int, columns: int) -> str:
-        """Return what takes the place of the placeholder of an image of so many parts."""
+        """Return what replaces the placeholder of an image with a number of parts."""
 
     def check_text(self, text: str, param: str) -> None:
         """Check that a client's text does not stand for an image.

@@ -227,7 +227,7 @@ def _template_sources(folder: Path, uri: str) -> dict[str, tuple[str, str]]:
         # As in transformers, other chats are refused.
         found["default"] = (
             file,
-            "{{ raise_exception('the model has templates for chats with tools or documents alone') }}",
+            "{{ raise_exception('the model has templates only for chats with tools or documents') }}",
         )
     return found
 

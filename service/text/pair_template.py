@@ -60,6 +60,6 @@ def encode_templated(
 
 
 def _shortened(tokenizer: Tokenizer, text: str, num_tokens: int) -> str:
-    """Return the beginning of a text that has so many tokens."""
+    """Return the beginning of a text up to a number of tokens."""
     offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
     return text if len(offsets) <= num_tokens else text[: offsets[num_tokens - 1][1]]

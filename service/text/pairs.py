@@ -29,7 +29,7 @@ def encode_pairs(
         tokenizer: the model's.
         pairs: first and second texts.
         params: the request field of each pair, which an error names.
-        limits: of their lengths. Where the first text alone is over the limit, the pair stays over it.
+        limits: of their lengths. Where the first text by itself is over the limit, the pair stays over it.
 
     Raises:
         InvalidParameter: a text has a lone surrogate, which is not a character, or a token that the model lacks.

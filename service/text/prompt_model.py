@@ -18,7 +18,7 @@ class PromptModel:
     name: str  # for errors
     tokenizer: Tokenizer
     chat_template: "ChatTemplate | None"  # None: it takes no messages
-    images: ImageText | None = None  # None: it reads text alone
+    images: ImageText | None = None  # None: it reads only text
     max_model_len: int  # tokens
     vocab_size: int  # valid token ids are less
     key: str = field(default_factory=lambda: uuid.uuid4().hex)  # by which the other process knows it

@@ -129,7 +129,7 @@ def as_described(model: SentencePieceModel, _: Mapping[str, Any]) -> Tokenizer:
     spec = model.normalizer
     has_prefix = bool(spec.get(3, 1))
     steps: list[normalizers.Normalizer] = _charsmap(model)
-    if spec.get(4, 1):  # spaces alone: other whitespace stays
+    if spec.get(4, 1):  # only spaces: other whitespace stays
         steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     if spec.get(5, 1):
         steps.append(normalizers.Replace(" ", "▁"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from service.errors import TemplateFailed, WorkerKilled
 from service.worker.process import MEBIBYTE, Call, WorkerProcess
 
-if TYPE_CHECKING:  # Jinja is imported by the process alone
+if TYPE_CHECKING:  # only the process imports Jinja
     from service.text.sandbox import SandboxedTemplate
 
 # The interpreter, the largest body, and the largest output several times.

@@ -112,7 +112,7 @@ class Tokenizer:
         Args:
             texts: what to encode.
             params: the request field of each text, which an error names.
-            max_tokens: cut longer texts to so many tokens, those of the post-processor included; None for no cut.
+            max_tokens: length to which longer texts are cut, with the post-processor's tokens; None for no cut.
 
         Raises:
             InvalidParameter: a text has a lone surrogate, which is not a character, or a token that the model lacks.

@@ -1,6 +1,6 @@
 """The visible part of one answer: its parts up to the first stop string of its content, and the content's tokens.
 
-Stop strings are looked for in the content alone, so that no mark, no thinking and no call ends an answer. Each token
+Stop strings are looked for only in the content, so that no mark, no thinking and no call ends an answer. Each token
 whose text is content, or a part of it, is one of the content's.
 """
 
@@ -21,7 +21,7 @@ class VisibleText[T]:
         Args:
             reader: splits the text; None if all of it is content.
             stops: cuts the content.
-            min_tokens: a stop string that is complete before so many tokens does not count.
+            min_tokens: tokens before which a complete stop string does not count.
         """
         self.stop: str | None = None  # the stop string that has ended the answer
         self._reader, self._stops, self._min_tokens = reader, stops, min_tokens

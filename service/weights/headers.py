@@ -46,7 +46,7 @@ class ModelTensors:
 
 
 def read_headers(files: Sequence[OpenFile], budget: RetryBudget, max_tensors: int = MAX_TENSORS) -> list[Header]:
-    """Read the headers of several objects in parallel, which may have so many tensors together.
+    """Read the headers of several objects in parallel, which may have a number of tensors together.
 
     Raises:
         MalformedCheckpoint: a header does not describe the bytes that follow it, or they have too many tensors.
@@ -202,7 +202,7 @@ def check_shapes(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tup
 
 
 def _is_one(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    """Return whether two shapes differ by axes of size 1 alone, as scales of a tensor or of rows are stored."""
+    """Return whether two shapes differ only by axes of size 1, as scales of a tensor or of rows are stored."""
     return [size for size in shape if size != 1] == [size for size in expected if size != 1]
 
 

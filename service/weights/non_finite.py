@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from service.models.weight_spec import WeightSpec
 from service.weights.assembly import TensorPlace
 
-INTEGERS = "biu"  # numpy's kinds of types that hold finite numbers alone
+INTEGERS = "biu"  # numpy's kinds of types that hold only finite numbers
 
 
 def non_finite_tensors(specs: Sequence[WeightSpec], weights: Mapping[str, ArrayLike]) -> Iterator[str]:

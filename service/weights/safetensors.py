@@ -66,7 +66,7 @@ class HeaderRoom:
     """The bytes and tensors that the headers of a checkpoint's files may still have; several threads may use it."""
 
     def __init__(self, most: int = MAX_TENSORS) -> None:
-        """Allow so many tensors, in all files together."""
+        """Set how many tensors all files together may have."""
         self._most, self._left, self._lock = most, most, threading.Lock()
         self._most_bytes = self._left_bytes = BYTES_PER_TENSOR * most + OTHER_BYTES
 

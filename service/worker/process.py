@@ -238,7 +238,7 @@ class _Child:
                 raise EOFError
 
     def _read(self, num_bytes: int, end_s: float) -> bytearray:
-        """Return so many bytes, read into their own memory, since an answer may have hundreds of megabytes."""
+        """Return a number of bytes, read into their own memory, since an answer may have hundreds of megabytes."""
         received = bytearray(num_bytes)
         view = memoryview(received)
         while view:
@@ -332,7 +332,7 @@ def main(memory_bytes: int) -> None:
 
 
 def limit_rest(processor_s: float) -> None:
-    """Let the call that this process works on take so many seconds of a processor from now on, and no more."""
+    """Limit the processor time of the current call, from now on, in seconds."""
     signal.setitimer(signal.ITIMER_PROF, processor_s)
 
 

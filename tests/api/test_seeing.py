@@ -339,7 +339,7 @@ def test_more_images_than_the_context_holds_are_refused_undecoded():
 def test_a_model_that_reads_text_alone_says_so():
     param, message = refusal(Service(), shown(data_url()))
     assert param == "messages[0].content[0].type"
-    assert f"'{MODEL}' reads text alone" in message
+    assert f"'{MODEL}' reads only text" in message
 
 
 def test_a_part_lacks_what_its_type_needs(service):

@@ -215,7 +215,7 @@ def test_a_head_in_the_files_is_served_and_an_absent_one_is_tied(tmp_path: Path,
 @pytest.mark.parametrize("name", ["score.weight", "v_head.summary.weight", "classifier.weight", "score.0.weight"])
 def test_the_head_of_another_task_does_not_stand_for_that_of_tokens(tmp_path: Path, name: str):
     beside = {name: np.ones((1, 32), np.float32)}
-    with pytest.raises(UnsupportedModel, match=f"a head of its own, and the files have another alone: {name}"):
+    with pytest.raises(UnsupportedModel, match=f"a head of its own, and the files have only another: {name}"):
         described(write(tmp_path / "own", config(is_tied=False), {**TIED, **beside}))
     assert described(write(tmp_path / "tied", config(is_tied=True), {**TIED, **beside}))[1].has_tied_embeddings
     assert not described(write(tmp_path / "whole", config(is_tied=False), {**TENSORS, **beside}))[1].has_tied_embeddings

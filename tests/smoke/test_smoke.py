@@ -244,7 +244,7 @@ SHOWN = "a question about an image"
     [
         (Answer(200, {"choices": [{"finish_reason": "stop", "message": {"content": " "}}]}), f"{SHOWN} is empty"),
         (Answer(500, error("broken")), f"{SHOWN} is answered with 500, not 200"),
-        (Answer(400, error("reads text alone")), f"{SHOWN} is answered with 400, not 200"),
+        (Answer(400, error("reads only text")), f"{SHOWN} is answered with 400, not 200"),
     ],
 )
 def test_a_model_that_sees_is_asked_about_an_image(smoke, answered, message):

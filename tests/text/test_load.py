@@ -128,7 +128,7 @@ def test_without_a_default_template_chats_of_the_named_kinds_are_served(tmp_path
     template = load_chat_template(tmp_path, {}, is_trusted=True)
     assert template.chosen(has_tools=True, has_documents=False).source == "{{ tools }}"
     assert template.chosen(has_tools=False, has_documents=True).source == "{{ documents }}"
-    with pytest.raises(InvalidParameter, match="tools or documents alone"):
+    with pytest.raises(InvalidParameter, match="only for chats with tools or documents"):
         template.chosen(has_tools=False, has_documents=False).render(USER)
 
 

@@ -152,7 +152,7 @@ class Files:
                     self._store.delete(name)
 
     def check_room(self, num_bytes: int) -> None:
-        """Raise FilesFull unless there is room for so many bytes more."""
+        """Raise FilesFull unless there is room for `num_bytes` more."""
         taken = sum(self._store.list("").values())
         if taken + num_bytes > self._max_bytes:
             raise FilesFull(taken_bytes=taken, limit_bytes=self._max_bytes)

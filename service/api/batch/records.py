@@ -10,7 +10,7 @@ from typing import Any
 
 COMPLETION_WINDOW_S = 24 * 3600
 # What may come after each status; what is not here is final. Only a record that is about to be finished is finalizing,
-# and a cancellation that a client was told of ends in no other way.
+# and a cancellation that was reported to a client ends in no other way.
 NEXT_STATUSES = {
     "validating": frozenset({"validating", "in_progress", "failed", "expired", "cancelling"}),
     "in_progress": frozenset({"in_progress", "finalizing", "expired", "cancelling"}),

@@ -151,7 +151,7 @@ def token_budget(
 
     Args:
         prompt_tokens: length of the prompt.
-        requested: the request's own limit, 0 for scores alone.
+        requested: the request's own limit, 0 for only scores.
         default: the limit if the request has none; None for the rest of the context.
         max_model_len: length of the context.
         param: the field that the prompt came from.

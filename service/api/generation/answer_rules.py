@@ -398,7 +398,7 @@ def _check_options(body: GenerationRequest, model: ServedModel) -> None:
         ("allowed_token_ids", body.allowed_token_ids is not None),
     ):
         if contradicts:
-            message = f"'{name}' contradicts a grammar, which alone decides which tokens may come and when to end."
+            message = f"'{name}' contradicts a grammar, which decides which tokens may come and when to end."
             raise InvalidParameter(message, param=name)
 
 

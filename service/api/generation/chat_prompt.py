@@ -124,7 +124,7 @@ def _prompt(
     body: ChatCompletionRequest, messages: Sequence[Message], model: PromptModel, images: Sequence[str] | None
 ) -> ChatPrompt:
     num_messages, max_model_len = len(messages), model.max_model_len
-    if num_messages > max_model_len and not body.truncate_prompt_tokens:  # rendering so many takes long
+    if num_messages > max_model_len and not body.truncate_prompt_tokens:  # rendering them takes long
         raise ContextLengthExceeded(
             prompt_tokens=num_messages, max_tokens=0, max_model_len=max_model_len, param="messages", is_estimate=True
         )
@@ -156,7 +156,7 @@ def _has_image(message: Message) -> bool:
 
 
 def _fitting(body: ChatCompletionRequest, model: PromptModel, images: Sequence[str] | None) -> ChatPrompt:
-    """Return the prompt without the oldest turns, as few of them as leave room for an answer, and tell whether any."""
+    """Return the prompt without the oldest turns, as few as leave room for an answer, and whether any are missing."""
     turns = [index for index, message in enumerate(body.messages) if message.role == "user"]
 
     def fitting(num_dropped: int) -> ChatPrompt | None:
@@ -259,7 +259,7 @@ def _template_call(call: OpenCall, arguments: str) -> dict[str, Any]:
 
 
 def _without_images_of_results(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
-    """Return the messages of a model that reads text alone without the images of results, and what was left out."""
+    """Return the messages of a text-only model without the images of results, and what was left out."""
     kept, left_out = list[Message](), list[str]()
     for index, message in enumerate(messages):
         texts = [part for part in message.content or () if part.image_url is None]
@@ -519,6 +519,6 @@ def _check_images(messages: Sequence[Message], model: PromptModel, *, can_see: b
                     model.images.check_text(part.text, f"{param}.text")
             elif model.images is None:
                 # Defends against T18.
-                raise UnsupportedParameter(f"{param}.type", f"the model '{model.name}' reads text alone.")
+                raise UnsupportedParameter(f"{param}.type", f"the model '{model.name}' reads only text.")
             elif not can_see:
-                raise UnsupportedParameter(f"{param}.type", "this route reads text alone.")
+                raise UnsupportedParameter(f"{param}.type", "this route reads only text.")

@@ -19,7 +19,7 @@ def infill_for(body: CompletionRequest, tokenizer: Tokenizer) -> Infill | None:
     if not body.suffix:
         return None
     if (infill := infill_of(tokenizer)) is None:
-        raise UnsupportedParameter("suffix", "the model's tokenizer has no tokens around a gap. Send 'prompt' alone.")
+        raise UnsupportedParameter("suffix", "the model's tokenizer has no tokens around a gap. Send only 'prompt'.")
     return infill
 
 

@@ -37,7 +37,7 @@ def decode(content: str) -> bytes:
 
 
 def read_data_url(url: str, param: str) -> bytes:
-    """Return the image of a data URL, or of its base64 alone; what it says of its type is not believed.
+    """Return the image of a data URL, or only of its base64; what it says of its type is not believed.
 
     Args:
         url: what the client sent.

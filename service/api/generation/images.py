@@ -96,7 +96,7 @@ async def see(
     cache_salt: bytes,
     has_limit: bool = True,
 ) -> SeenImages | None:
-    """Read the images of a chat, and measure them; none is decoded. Return None if the model reads text alone.
+    """Read the images of a chat, and measure them; none is decoded. Return None if the model reads only text.
 
     Args:
         call: the request.
@@ -109,7 +109,7 @@ async def see(
         InvalidParameter, UnsupportedParameter: an image is not where or as it may be.
         UnreadableImage, ImageTooLarge, ImageTooLaborious: it is no image.
         BodyTooLarge: the body is too large without its images.
-        ContextLengthExceeded: the context has no room for so many images.
+        ContextLengthExceeded: the context has no room for the images.
     """
     vision = model.vision
     if vision is None:
@@ -139,7 +139,7 @@ async def see(
 async def shown_texts(
     call: Call, model: ServedModel, body: ChatCompletionRequest | TokenizeRequest | MeansChat
 ) -> list[str] | None:
-    """Return what takes the place of each image of a chat that is not answered; None if the model reads text alone.
+    """Return what takes the place of each image of a chat that is not answered; None if the model reads only text.
 
     Raises:
         RequestError: as `see`.
@@ -168,7 +168,7 @@ async def _of_call[T](call: Call, work: Coroutine[Any, Any, T]) -> T:
 
 
 def _starts(prompt_ids: Sequence[int], token_id: int, parts: Sequence[tuple[int, int | None]]) -> list[int]:
-    """Return the position of the first row of each part of an image, which has so many, and lines of a length or none.
+    """Return the position of the first row of each part of an image, whose lines have a length or none.
 
     Raises:
         RequestError: they are elsewhere in the prompt, or not as many.

@@ -20,7 +20,7 @@ LOWEST = -9999.0
 
 
 def is_long_to_write(streams: TextStreams, body: GenerationRequest) -> bool:
-    """Return whether an answer has so many log-probabilities that the event loop should not write them."""
+    """Return whether an answer has more log-probabilities than the event loop should write."""
     num_tokens, num_top = streams.usage()["completion_tokens"], body.num_logprobs
     return body.num_prompt_logprobs is not None or (num_top is not None and num_tokens * (num_top + 1) > SHORT_ENTRIES)
 

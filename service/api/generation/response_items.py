@@ -23,7 +23,7 @@ from service.engine.request import FinishReason
 
 Event = dict[str, Any]
 
-# Of each kind of call what grows, and the name of the events that tell it.
+# Of each kind of call what grows, and the name of the events that report it.
 _GROWING = {
     "function_call": ("arguments", "function_call_arguments"),
     "custom_tool_call": ("input", "custom_tool_call_input"),

@@ -72,7 +72,7 @@ async def events(
                 for number, segment in enumerate(new, start=num_segments)
             ]
             num_segments += len(new)
-    assert transcript is not None  # the last one comes even if nothing is heard
+    assert transcript is not None  # the last one comes even if nothing is said
     yield [{"type": "transcript.text.done", "text": sent, "usage": _token_usage(transcript, num_prompt_tokens)}]
 
 

@@ -71,10 +71,10 @@ class EngineWindows(WindowDecoder):
         return Decoding(token_ids, math.fsum(scores) / (len(token_ids) + 1), math.exp(probe.logprob))
 
     async def align(self, window: Window, start_ids: Sequence[int], text_ids: Sequence[int]) -> Alignment:
-        """Return what the model attends to while it is told a text."""
+        """Return what the model attends to while it is given a text."""
         tokens = self._model.tokens
-        told = (*start_ids, tokens.no_timestamps, *text_ids, tokens.end)
-        request = Request("", told, 1, Sampling(temperature=0.0), heads=self._model.heads)
+        prompt = (*start_ids, tokens.no_timestamps, *text_ids, tokens.end)
+        request = Request("", prompt, 1, Sampling(temperature=0.0), heads=self._model.heads)
         first, *_ = await self._events(window, request)
         assert first.attention is not None, "the first event of a request with heads has their scores"
         return Alignment(first.attention)

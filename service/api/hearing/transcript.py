@@ -1,4 +1,4 @@
-"""A recording of a request to its transcript: whole, without its silences, or in parts at the same time."""
+"""Transcribe a recording: whole, with silence removed, or in parallel parts."""
 
 import asyncio
 import math
@@ -39,7 +39,7 @@ ANY_LANGUAGE = "auto"  # whisper.cpp's
 
 @dataclass
 class Transcript:
-    """What has been heard so far, and what it took."""
+    """The transcript so far, and what it took."""
 
     duration_s: float
     language: str = ENGLISH  # its code
@@ -56,7 +56,7 @@ class Transcript:
         return "".join(segment.text for segment in self.segments).strip()
 
     def add(self, heard: Heard) -> None:
-        """Add what was heard in a window; segments in which nothing was said are left out."""
+        """Add the segments of a window; segments in which nothing was said are left out."""
         said = [segment for segment in heard.segments if segment.text]
         if not self.has_late_ends:
             end_s = math.floor(round(self.duration_s * TIMES_PER_S, 3)) / TIMES_PER_S
@@ -85,9 +85,9 @@ def options_of(
 
     Args:
         body: the form.
-        model: what hears.
+        model: what transcribes.
         is_translated: whether the text is English, whatever is spoken.
-        ignore: is told the fields of which a part has no effect, since there is no room for it.
+        ignore: receives the fields of which a part has no effect, since there is no room for it.
 
     Raises:
         InvalidParameter: the model does not know the language, or translates none, or a text names a special token.
@@ -96,7 +96,7 @@ def options_of(
     prompt_ids, hotword_ids = _ids(body.prompt, model, "prompt"), _ids(body.hotwords, model, "hotwords")
     ignore([name for name, ids in (("prompt", prompt_ids), ("hotwords", hotword_ids)) if len(ids) > most])
     if is_translated and not model.tokens.is_multilingual:
-        message = f"Invalid 'model': '{body.model}' knows English alone, so it translates nothing."
+        message = f"Invalid 'model': '{body.model}' knows only English, so it translates nothing."
         raise InvalidParameter(message, param="model")
     return TranscribeOptions(
         language=_language(body, model),
@@ -123,7 +123,7 @@ def _language(body: AudioRequest, model: SpeechModel) -> str | None:
     code = language_code(body.language)
     known = model.tokens.languages if model.tokens.is_multilingual else (ENGLISH,)
     if code is None or code not in known:
-        reason = "knows English alone" if not model.tokens.is_multilingual else "does not know this language"
+        reason = "knows only English" if not model.tokens.is_multilingual else "does not know this language"
         message = f"Invalid 'language': the model '{body.model}' {reason}. Send one of {len(known)} ISO 639-1 codes, "
         raise InvalidParameter(message + "such as 'en', or leave it out.", param="language")
     return code
@@ -203,7 +203,7 @@ def _parts(speech: Sequence[Span], window_frames: int, num_frames: int) -> list[
 async def _heard(
     decoder: WindowDecoder, model: SpeechModel, options: TranscribeOptions, parts: Sequence[Window]
 ) -> AsyncGenerator[Heard]:
-    """Yield what is heard in parts that are decoded a few at a time, in order."""
+    """Yield the segments of parts that are decoded a few at a time, in order."""
     if len(parts) == 1:
         async for heard in transcribe(decoder, model, options, clip=parts[0]):
             yield heard
@@ -226,7 +226,7 @@ async def _heard(
 
 
 def _restored(heard: Heard, original_s: Callable[..., float]) -> Heard:
-    """Return what was heard, with the times that it had before silences were cut out."""
+    """Return segments, with the times that it had before silences were cut out."""
 
     def at(start: float, end: float) -> tuple[float, float]:
         begun = original_s(start)

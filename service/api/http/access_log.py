@@ -119,7 +119,7 @@ def tidy_path(path: str) -> str:
     named = _NAMED_PATH.match(path)
     head, name = (path, "") if named is None else named.groups()
     tidy = (re.sub("/{2,}", "/", head) + name.strip("/")).rstrip("/") or "/"
-    return path if tidy in PROBE_PATHS else tidy  # which alone need no key
+    return path if tidy in PROBE_PATHS else tidy  # only which need no key
 
 
 def _own_headers(call: Call, path: str) -> list[tuple[bytes, bytes]]:

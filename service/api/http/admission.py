@@ -10,7 +10,7 @@ from service.errors import Overloaded
 
 
 class Places:
-    """ASGI middleware that gives each request with a body a place, and tells those without when to come again.
+    """ASGI middleware that gives each request with a body a place, and answers those without one with Retry-After.
 
     A batch's own requests are bounded by the batch. Those that end the work of others take no place, since that work
     holds the places.

@@ -180,7 +180,7 @@ class Call:
         return (await self.model(name)).pooling()
 
     async def hearing(self, name: str) -> "ServedSpeechModel":
-        """Return a model that hears speech; raises as `generating`."""
+        """Return a speech model; raises as `generating`."""
         return (await self.model(name)).hearing()
 
     def hold_bytes(self, num_bytes: int) -> None:
@@ -199,7 +199,7 @@ class Call:
             lease.release()
 
     def wait_in_queue(self, num_tokens: int) -> QueueDeadline | None:
-        """Count the request as one that waits with so many tokens; return until when, None for no limit.
+        """Count the request as waiting, with its number of tokens; return until when, None for no limit.
 
         Raises:
             QueuedTokensFull: too many tokens wait already.

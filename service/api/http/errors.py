@@ -62,7 +62,7 @@ def encoded(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
 
 
 async def send_answer(answer: Answer, scope: Scope, send: Send) -> None:
-    """Send a whole answer; to HEAD, the headers alone."""
+    """Send a whole answer; to HEAD, only the headers."""
     headers, body = encoded(answer)
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -5,7 +5,7 @@ _LINE_ENDS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\
 
 
 def single_line(json_text: bytes) -> bytes:
-    """Return a JSON text in UTF-8 without characters that end a line; they can stand in its strings alone."""
+    """Return a JSON text in UTF-8 without characters that end a line; they can stand only in its strings."""
     for character, escape in _LINE_ENDS:
         json_text = json_text.replace(character, escape)
     return json_text

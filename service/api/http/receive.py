@@ -106,7 +106,7 @@ class AcceptedBodies:
             uploads: those of paths that take forms.
             with_images: those of chats with images; one that states its length counts for no more than it is.
             image_paths: where chats are.
-            may_see: tells whether a model takes images.
+            may_see: returns whether a model takes images.
             cancels: the paths that end the work of others, and whose bodies are not read.
         """
         self._usual, self._uploads, self._with_images = usual, uploads, with_images

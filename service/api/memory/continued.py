@@ -52,7 +52,7 @@ def packed_items(body: LongBody) -> bytes:
 
 
 def with_own_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return kept items, each with an id that tells its position: clients list on from the id of the last item.
+    """Return kept items, each with an id that has its position: clients list on from the id of the last item.
 
     A client may have sent an id twice, or one that no query can hold.
     """

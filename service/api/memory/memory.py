@@ -238,7 +238,7 @@ class Keeping:
             live.has_ended.set()
 
     async def write(self, response: dict[str, Any]) -> None:
-        """Keep a response before anyone is told that it is complete; its `store` says whether it is kept."""
+        """Keep a response before it is reported complete; its `store` says whether it is kept."""
         if self._place is None:
             return
         try:

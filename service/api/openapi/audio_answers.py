@@ -9,7 +9,7 @@ from service.api.openapi.answer_object import AnswerObject
 
 
 class DurationUsage(AnswerObject):
-    """What was heard."""
+    """The transcript."""
 
     type: Literal["duration"]
     seconds: int

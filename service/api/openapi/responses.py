@@ -55,5 +55,5 @@ def statuses(*errors: int) -> Responses:
 
 
 def in_any_state(model: str) -> Responses:
-    """Return the answers of a probe, which says by the status alone whether all is well."""
+    """Return the answers of a probe, whose status says whether all is well."""
     return {status: {"content": json_content(reference(model))} for status in (200, 503)}

@@ -96,7 +96,7 @@ class Reranked(AnswerObject):
     results: list[RankedDocument]
     usage: InputUsage
     meta: RerankMeta | None = None
-    """Of /v2/rerank alone."""
+    """Only of /v2/rerank."""
 
 
 class Score(AnswerObject):

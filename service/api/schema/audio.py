@@ -75,8 +75,8 @@ class AudioRequest(WireObject):
         "beam_size": "windows are decoded greedily, and sampled if the text is unlikely.",
         "use_beam_search": "windows are decoded greedily, and sampled if the text is unlikely.",
         "include": "log-probabilities of tokens are not returned; 'verbose_json' has those of segments.",
-        "known_speaker_names": "speakers are not told apart.",
-        "known_speaker_references": "speakers are not told apart.",
+        "known_speaker_names": "speakers are not distinguished.",
+        "known_speaker_references": "speakers are not distinguished.",
         "n": "send the file several times with other seeds.",
         "to_language": "Whisper translates to English only, with /v1/audio/translations.",
         "vad_config": "send 'vad_filter', or a 'chunking_strategy' with its own options.",
@@ -84,9 +84,9 @@ class AudioRequest(WireObject):
     nested: ClassVar[dict[str, type[WireObject]]] = {"chunking_strategy": ServerVad}
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    """The name of a model that hears."""
+    """The name of a speech model."""
     language: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    """The language that is spoken, by its ISO 639-1 or 639-3 code, alone or with a region, or its name in English;
+    """The language that is spoken, by its ISO 639-1 or 639-3 code, with or without a region, or its name in English;
     without it, or as `auto`, it is detected."""
     prompt: str | None = Field(default=None, max_length=MAX_TEXT_CHARS)
     """A text in whose style and spelling the transcript goes on; of a long one, the last tokens count that fit into
@@ -108,9 +108,9 @@ class AudioRequest(WireObject):
     seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
     """vLLM's: makes the sampling above temperature 0 repeatable."""
     condition_on_previous_text: bool = True
-    """faster-whisper's: whether each window is told the text before it."""
+    """faster-whisper's: whether each window's prompt has the text before it."""
     vad_filter: bool = False
-    """faster-whisper's: whether to leave out what is no speech before the model hears it."""
+    """faster-whisper's: whether to remove what is no speech before decoding."""
     hotwords: str | None = Field(default=None, max_length=MAX_TEXT_CHARS)
     """faster-whisper's: words that come before every window, as hints of how they are written."""
     whisper_compatible: bool = False
@@ -126,7 +126,7 @@ class AudioRequest(WireObject):
     def check_consistency(self) -> None:
         """Refuse speakers, words without a place for them, a stream of subtitles, and two ways to find speech."""
         if self.response_format == "diarized_json":
-            message = "Invalid 'response_format': speakers are not told apart. Send 'verbose_json'."
+            message = "Invalid 'response_format': speakers are not distinguished. Send 'verbose_json'."
             raise InvalidParameter(message, param="response_format")
         if self.has_words and self.response_format != "verbose_json":
             message = "'timestamp_granularities' has 'word', which needs 'response_format': 'verbose_json'. Send both."
@@ -135,8 +135,8 @@ class AudioRequest(WireObject):
             message = f"'stream' contradicts 'response_format': '{self.response_format}', which is written as a whole."
             raise InvalidParameter(message, param="stream")
         if self.stream and self.has_words:
-            message = "'stream' contradicts the granularity 'word': its events have times of segments alone."
+            message = "'stream' contradicts the granularity 'word': its events have only times of segments."
             raise InvalidParameter(message, param="stream")
         if self.vad_filter and self.chunking_strategy is not None:
-            message = "'vad_filter' contradicts 'chunking_strategy': each chooses what is heard. Send one of them."
+            message = "'vad_filter' contradicts 'chunking_strategy': each chooses what is decoded. Send one of them."
             raise InvalidParameter(message, param="vad_filter")

@@ -52,7 +52,7 @@ _REPLAYED_FIELDS: NeutralValues = {
     "parsed": ANY,  # the official clients add it to an answer for its reader; the content counts
     "provider_specific_fields": ({},),
     "reasoning_details": ([],),
-    "redacted_thinking": (),  # a part of the content that another service alone can read
+    "redacted_thinking": (),  # a part of the content that only another service can read
     "thinking_blocks": ([],),
     "type": ANY,  # lm-eval marks its messages like parts
 }
@@ -148,7 +148,7 @@ class ImageUrl(WireObject):
 
 
 class ContentPart(WireObject):
-    """A part of a message: text, or for a model that sees an image; audio and files are not supported."""
+    """A part of a message: text, or for a vision model an image; audio and files are not supported."""
 
     hints: ClassVar[NeutralValues] = {"annotations": ([],), "cache_control": (), "logprobs": ([],)}
     blank: ClassVar[tuple[str, ...]] = ("type", "image_url")

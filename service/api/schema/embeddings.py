@@ -73,7 +73,7 @@ class EmbeddingsRequest(EncoderRequest):
     input: Annotated[tuple[Input, ...], PlainValidator(read_inputs), WithJsonSchema(INPUT)]
     """A text, token ids, or up to 2,048 of either."""
     dimensions: int | None = Field(default=None, ge=1, le=INT32_MAX)
-    """The first so many dimensions of each vector; for models that were trained for it."""
+    """The number of leading dimensions of each vector to keep; for models that were trained for it."""
     encoding_format: Literal["float", "base64"] = "float"
     """`float` for numbers, `base64` for the bytes of little-endian float32."""
     prompt_name: str | None = Field(default=None, max_length=MAX_NAME_CHARS)

@@ -15,7 +15,7 @@ class EncoderRequest(WireObject):
     model: str = Field(max_length=MAX_NAME_CHARS)
     """The served model's name; GET /v1/models lists it."""
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
-    """vLLM's: cut each text, of a pair the second one, to so many tokens; -1: the model's maximum."""
+    """vLLM's: the number of tokens to which each text, of a pair the second one, is cut; -1: the model's maximum."""
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     """The client's own user, written to the log."""
 

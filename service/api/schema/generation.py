@@ -55,7 +55,7 @@ HINTS: NeutralValues = {
     "vllm_xargs": ({},),
 }
 REMEDIES = {
-    "logprob_token_ids": "a step returns the likeliest tokens alone. Have /v1/completions score each token as the end "
+    "logprob_token_ids": "a step returns only the likeliest tokens. Have /v1/completions score each token as the end "
     "of a prompt, by 'echo', 'logprobs' and 'max_tokens': 0."
 }
 
@@ -98,7 +98,7 @@ def _stop_strings(value: Any) -> Any:
 
 
 def _top_p(value: Any) -> Any:
-    """Return the smallest mass for 0, which leaves the likeliest token alone."""
+    """Return the smallest mass for 0, which leaves only the likeliest token."""
     return SMALLEST_TOP_P if type(value) in (int, float) and value == 0 else value
 
 
@@ -119,7 +119,7 @@ class SamplingFields(WireObject):
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Divides the logits; 0 always takes the likeliest token."""
     top_p: TopP | None = None
-    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps the likeliest alone."""
+    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps only the likeliest."""
     top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)
     """vLLM's: keep this many of the likeliest tokens; 0 and -1 keep all."""
     min_p: float | None = Field(default=None, ge=0, le=1)
@@ -221,7 +221,7 @@ class SharedFields(SamplingFields):
     spaces_between_special_tokens: bool | None = None
     """vLLM's: with `skip_special_tokens: false` it must not be true."""
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
-    """vLLM's: keep so many of the prompt's tokens; -1: all but one of the context."""
+    """vLLM's: the number of the prompt's tokens to keep; -1: all but one of the context."""
     truncation_side: Literal["left", "right"] = "left"
     """vLLM's: whether `truncate_prompt_tokens` cuts the beginning (`left`) or the end (`right`)."""
     structured_outputs: StructuredOutputs | None = None
@@ -282,7 +282,7 @@ class GenerationRequest(SharedFields):
         return with_own_names(document, "max_tokens", own_limits=cls.own_limits)
 
     def truncated(self, prompt_ids: list[int], max_model_len: int) -> list[int]:
-        """Return as many of the prompt's tokens as the request keeps, of a context of so many."""
+        """Return as many of the prompt's tokens as the request keeps, given the context's length."""
         if self.truncate_prompt_tokens is None:
             return prompt_ids
         num_kept = max_model_len - 1 if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens

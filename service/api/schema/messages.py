@@ -313,7 +313,7 @@ class MessagesRequest(CountTokensRequest):
     temperature: float | None = Field(default=None, ge=0, le=2)
     """Divides the logits; 0 always takes the likeliest token."""
     top_p: TopP | None = None
-    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps the likeliest alone."""
+    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps only the likeliest."""
     top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)
     """Keep this many of the likeliest tokens; 0 and -1 keep all."""
     stop_sequences: Annotated[

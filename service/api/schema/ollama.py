@@ -93,7 +93,7 @@ class OllamaOptions(WireObject):
     temperature: float | None = None
     """Divides the logits; 0 always takes the likeliest token."""
     top_p: float | None = None
-    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps the likeliest alone."""
+    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps only the likeliest."""
     top_k: Whole | None = None
     """vLLM's: keep this many of the likeliest tokens; 0 and -1 keep all."""
     min_p: float | None = None

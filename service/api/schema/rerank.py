@@ -83,7 +83,7 @@ class RerankRequest(PairsRequest):
     return_documents: bool | None = None
     """Whether results carry the documents; by default at /v1/rerank, and not at /v2/rerank."""
     max_tokens_per_doc: int | None = Field(default=None, ge=1, le=INT32_MAX)
-    """Cohere's: cut each document to so many tokens."""
+    """Cohere's: the number of tokens to which each document is cut."""
     # SGLang's id of the request. One that states it, even as null, expects SGLang's answer: so do the routers that
     # descend from SGLang's, which state it in every request and pass on no other answer.
     rid: str | list[str] | None = None

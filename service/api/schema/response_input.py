@@ -37,7 +37,7 @@ def _as_parts(value: Any) -> Any:
 
 
 class InputPart(WireObject):
-    """A part: text, or for a model that sees an image; audio and files are not supported."""
+    """A part: text, or for a vision model an image; audio and files are not supported."""
 
     hints: ClassVar[NeutralValues] = {  # of an earlier answer
         "annotations": ([],),
@@ -106,7 +106,7 @@ class InputItem(WireObject):
     """One item of the input; `id`, `status` and `phase` are those of an earlier answer, and have no effect.
 
     Calls of custom tools and of the local shell are read as those of the functions that stand for them. Items of tools
-    that OpenAI runs are left out, and told.
+    that OpenAI runs are left out and reported.
     """
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"content": InputPart, "output": InputPart}
@@ -164,7 +164,7 @@ class InputItem(WireObject):
 
         Raises:
             MissingParameter, InvalidParameter: a field is missing, or belongs to another kind.
-            UnsupportedParameter: it was made by another service, which alone can read it.
+            UnsupportedParameter: it was made by another service, and only that can read it.
         """
         own = _FIELDS.get(self.type, ())
         for name in _NAMES:

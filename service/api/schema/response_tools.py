@@ -1,7 +1,7 @@
 """The tools of a response and the choice among them, and the functions of a chat that stand for them.
 
-A model is shown functions alone. A custom tool is one with a single text as its argument, and a function of a namespace
-has the namespace's name before its own. Tools that OpenAI runs itself are not there: they are told, and left out.
+A model is shown only functions. A custom tool is one with a single text as its argument, and a function of a namespace
+has the namespace's name before its own. Tools that OpenAI runs itself are reported and left out.
 
 Source: https://platform.openai.com/docs/api-reference/responses/create#responses_create-tools,
 https://platform.openai.com/docs/guides/function-calling#custom-tools
@@ -221,7 +221,7 @@ def _one_text(text_format: CustomFormat | None) -> dict[str, Any]:
     if text_format is not None and text_format.definition is not None:
         if text_format.syntax == "lark":
             text["description"] = f"In this grammar, in Lark's syntax:\n{text_format.definition}"
-        with contextlib.suppress(ValueError):  # which `unenforced_formats` has told
+        with contextlib.suppress(ValueError):  # which `unenforced_formats` has reported
             text["pattern"] = text_format.pattern()
     return {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
 

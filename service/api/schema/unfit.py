@@ -17,7 +17,7 @@ class UnfitValue(NamedTuple):
 def unfit_value(content: bytes) -> UnfitValue | None:
     """Return the first such value of a text that a strict parser has refused; None if the text has another fault.
 
-    It reads the text once more, leniently, so it is for refused bodies alone.
+    It reads the text once more, leniently, so it is only for refused bodies.
     """
     try:
         document = json.loads(content)

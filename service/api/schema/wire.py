@@ -45,15 +45,15 @@ class WireObject(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    hints: ClassVar[NeutralValues] = {}  # accepted at any value, and told at other values than these
+    hints: ClassVar[NeutralValues] = {}  # accepted at any value, and reported at other values than these
     refused: ClassVar[NeutralValues] = {}  # accepted at these values only
-    effective_values: ClassVar[NeutralValues] = {}  # of fields that are absent, and told, at other values than these
+    effective_values: ClassVar[NeutralValues] = {}  # of fields that are dropped and reported at other values than these
     remedies: ClassVar[Mapping[str, str]] = {}  # what to send instead of a field that is refused
     blank: ClassVar[tuple[str, ...]] = ()  # fields that are absent if they are empty, as typed clients write them
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
     # The values of `type` that are supported, where others have other fields: they are refused by their type first.
     supported_types: ClassVar[tuple[str, ...]] = ()
-    leaves_out_other_types: ClassVar[bool] = False  # instead: they are accepted, and told, and only their type is kept
+    leaves_out_other_types: ClassVar[bool] = False  # instead: they are accepted and reported, and only `type` is kept
     bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with short values in their place
     keeps_sent: ClassVar[tuple[str, ...]] = ()  # fields with lists of objects whose `sent` is what the client sent
 

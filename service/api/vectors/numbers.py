@@ -9,7 +9,7 @@ from service.api.served import VectorFacts
 from service.encoder.request import Vectors
 from service.errors import InvalidParameter
 
-# Writing so many numbers takes less time than passing them to a thread.
+# Writing this number of numbers takes less time than passing them to a thread.
 FEW_NUMBERS = 4096
 
 
@@ -17,7 +17,7 @@ def size_of(wanted: int | None, vectors: VectorFacts) -> int:
     """Return the dimensions to return.
 
     Raises:
-        InvalidParameter: the model has fewer, or was not trained for so many.
+        InvalidParameter: the model has fewer, or was not trained for it.
     """
     if wanted is None or wanted == vectors.size:
         return vectors.size

@@ -47,7 +47,7 @@ def _by_type(input_type: str, vectors: VectorFacts) -> str:
     found = [by_name[name] for name in PROMPT_NAMES[input_type] if name in by_name]
     if found:
         return found[0]
-    # A model with a prompt for queries alone was trained with documents as they are.
+    # A model with a prompt only for queries was trained with documents as they are.
     if PROMPT_NAMES[input_type] == DOCUMENT_NAMES and not by_name.keys().isdisjoint(QUERY_NAMES):
         return ""
     message = f"Invalid 'input_type': the model has no prompt for {input_type!r}. {_known(vectors)}"

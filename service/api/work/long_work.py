@@ -12,7 +12,7 @@ from service.api.work.turns import ANYONE, Client, Turns
 
 # A shorter body is worked on at once: passing it to another process takes as long, or little less.
 SHORT_BODY_BYTES = 32 * 1024
-# While requests run, the next body waits for so many times as long as the work on one took.
+# While requests run, the next body waits this many times as long as the work on one took.
 RESTS = 9.0
 NUM_MEASURED = 32  # bodies, the latest ones
 
@@ -21,7 +21,7 @@ class LongWork:
     """The turns of one process; belongs to the event loop."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
-        """Create it; `is_busy` tells whether others run, whom a rest helps."""
+        """Create it; `is_busy` returns whether other requests run."""
         self.turn = Turns(1)  # which the next body waits for
         self._is_busy = is_busy
         self.charged_s = 0.0  # of a processor, which the next turn waits in proportion to

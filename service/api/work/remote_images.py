@@ -1,4 +1,4 @@
-"""Images that a request names by an address: fetched over https, from public addresses alone.
+"""Images that a request names by an address: fetched over https, only from public addresses.
 
 A client must not reach through this service what it cannot reach itself. So an address is read once, by one strict
 pattern; every address of its host is checked, and the connection is made to one that was; a redirect is refused; no

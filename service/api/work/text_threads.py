@@ -38,7 +38,7 @@ class TextThreads:
         self._any = anyio.CapacityLimiter(math.inf)
 
     def of_model(self, key: str) -> Turns:
-        """Return the turns of the short texts of a model, whose template may let its own requests wait alone."""
+        """Return the turns of the short texts of a model, whose template may delay only its own requests."""
         for other in [other for other, turns in self._of_models.items() if not turns.num_taken and other != key]:
             if not self._of_models[other].num_waiting:
                 del self._of_models[other]

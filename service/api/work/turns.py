@@ -16,7 +16,7 @@ class Client(Protocol):
 
     @property
     def name(self) -> str:
-        """What tells it from others."""
+        """What distinguishes it from others."""
         ...
 
     @property

@@ -85,7 +85,7 @@ def native_code() -> NativeCode:
 
 @functools.cache
 def register_native_calls() -> None:
-    """Tell XLA of the calls; until then an executable that makes one does not load."""
+    """Register the calls with XLA; until then an executable that makes one does not load."""
     library = _library(LIBRARY)
     if library is None or native_code() is NativeCode.NONE:
         return

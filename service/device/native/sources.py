@@ -1,6 +1,6 @@
 """The digest of the sources in C++, by which a library that was compiled from others is known.
 
-The build hook loads this file by its path, so it imports the standard library alone.
+The build hook loads this file by its path, so it imports only the standard library.
 """
 
 import hashlib

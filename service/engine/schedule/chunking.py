@@ -22,7 +22,7 @@ class Chunking:
 
     row_tokens: int
     num_rows: int  # of a step
-    step_cost_tokens: int  # reading all weights takes as long as computing so many tokens
+    step_cost_tokens: int  # the time to read all weights, in tokens of prefill
     max_stall_s: float | None = None  # that prompts may add to a decode step; None for two decode steps
     decode_s: float | None = None  # of a decode step, on average over the latest
     _token_s: float | None = None  # of a prompt's token
@@ -33,7 +33,7 @@ class Chunking:
         return cls(shapes.row_tokens, shapes.row_counts[-1], shapes.prefill_step_cost_tokens, max_stall_s)
 
     def budget(self, num_decodes: int) -> int:
-        """Return how many tokens of prompts a step may compute, beside so many sequences that decode."""
+        """Return how many tokens of prompts a step may compute, beside a number of sequences that decode."""
         most = self.num_rows * self.row_tokens
         if num_decodes == 0:
             return most

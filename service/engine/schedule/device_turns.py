@@ -1,4 +1,4 @@
-"""Fair time-sharing of devices between engines; an engine that alone has work takes no turns.
+"""Fair time-sharing of devices between engines; a single engine with work takes no turns.
 
 Start-time fair queueing: among the engines with work, the one that has used the devices least runs next, so a small
 model's short steps do not wait behind as many long ones. An engine that becomes busy starts at the least usage of the

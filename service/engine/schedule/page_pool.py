@@ -42,7 +42,7 @@ class PagePool:
         return None if self._free else self._key_of[next(iter(self._evictable))]
 
     def can_allocate(self, num_pages: int) -> bool:
-        """Return whether so many pages are available."""
+        """Return whether `num_pages` pages are available."""
         return num_pages <= self.num_available
 
     def allocate(self, num_pages: int) -> list[int]:

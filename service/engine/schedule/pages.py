@@ -55,7 +55,7 @@ class SequencePages:
         self._page_size, self._step_tokens = page_size, step_tokens
 
     def pages_for(self, num_positions: int) -> int:
-        """Return how many pages hold so many positions."""
+        """Return the number of pages that hold `num_positions`."""
         return -(-num_positions // self._page_size)
 
     def find_prefix(self, sequence: Sequence) -> None:
@@ -146,7 +146,7 @@ class SequencePages:
             held.first, held.pages = first, held.pages[first - held.first :]
 
     def can_grow(self, sequence: Sequence, num_positions: int) -> bool:
-        """Return whether a sequence can be given the pages of so many positions."""
+        """Return whether a sequence can be given the pages of `num_positions`."""
         needed = self.pages_for(num_positions)
         if not self.pool.can_allocate(max(needed - len(sequence.pages), 0)):
             return False
@@ -158,7 +158,7 @@ class SequencePages:
         )
 
     def grow(self, sequence: Sequence, num_positions: int) -> None:
-        """Give a sequence the pages of so many positions; check `can_grow` before."""
+        """Give a sequence the pages of `num_positions`; check `can_grow` before."""
         needed = self.pages_for(num_positions)
         if needed > len(sequence.pages):
             sequence.pages += self.pool.allocate(needed - len(sequence.pages))

@@ -218,7 +218,7 @@ class Scheduler:
     ) -> list[tuple[Sequence, TokenEvent]]:
         """Take the tokens that a step sampled, one per planned sequence, and return the events of its sequences.
 
-        A negative token id means that the sequence's logits are NaN or infinite: it ends that sequence alone, and so
+        A negative token id means that the sequence's logits are NaN or infinite: it ends only that sequence, and so
         does a constraint that failed.
         """
         events = []
@@ -447,7 +447,7 @@ class Scheduler:
         return tuple(rows)
 
     def _grow_all(self, num_positions: Mapping[Sequence, int]) -> None:
-        """Give each sequence the pages for so many positions, preempting those of the lowest rank if there are none."""
+        """Give each sequence the pages for its positions, preempting those of the lowest rank if there are none."""
         for sequence, needed in num_positions.items():
             if sequence.is_running:
                 self._grow(sequence, needed)

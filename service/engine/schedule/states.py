@@ -1,7 +1,7 @@
 """The slots of recurrent states: which sequences hold them, and the prefixes whose states they keep.
 
 A layer without keys and values has for each sequence a state that each token changes. So a sequence can go on from a
-cached prefix only where the state after exactly so many tokens was kept, in a slot that nobody writes any more: a
+cached prefix only where the state after that number of tokens was kept, in a slot that nobody writes any more: a
 snapshot. A running sequence has one slot that its steps read and write. At the end of a row of 64 positions that others
 may want to go on from, it leaves the slot as a snapshot and goes on in another one, so nothing is copied.
 
@@ -59,7 +59,7 @@ class SequenceStates:
         return next((end for end in ends if self.pool.find([keys[end - 1]])), 0)
 
     def take(self, sequence: Sequence, num_pages: int, num_found: int) -> None:
-        """Hold the state after so many leading pages, which `longest_kept` returned.
+        """Hold the state after the first `num_pages` pages, which `longest_kept` returned.
 
         Args:
             sequence: it has not begun.

@@ -47,7 +47,7 @@ def sample_categorical(
     positions: Int[Array, " seq"],
     limits: Limits = Limits.AS_NEEDED,
 ) -> Int[Array, " seq"]:
-    """Sample one token per sequence, by its options, seed and position alone.
+    """Sample one token per sequence, by only its options, seed and position.
 
     Temperature applies first, then min_p, top_k and top_p, each to the tokens that the one before it kept.
 

@@ -157,7 +157,7 @@ type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | Hidden | OfM
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
-    """Return the first layer group of each kind: programs are made for those alone."""
+    """Return the first layer group of each kind: programs are made only for those."""
     return list({group.kind: group for group in reversed(groups)}.values())[::-1]
 
 
@@ -167,7 +167,7 @@ def samplers(shapes: EngineShapes) -> list[Sampler]:
 
 
 def sample_keys(shapes: EngineShapes, num_seqs: int) -> list[Sample]:
-    """Return the programs that sample after a step of so many slots.
+    """Return the programs that sample after a step with a number of slots.
 
     Where decode steps are programs of their own, those sample by themselves, unless it takes the general sampler.
     """
@@ -226,7 +226,7 @@ def _encoding(encoder_groups: Sequence[LayerGroup], last: EncoderPart, num_rows:
 
 
 def attention_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:
-    """Return the programs that tell what heads attend to; none of a model that does not attend to an encoder."""
+    """Return the programs that return what heads attend to; none of a model that does not attend to an encoder."""
     return [] if shapes.memory is None else [OfMemory(MemoryPart.ATTEND, group.kind) for group in distinct(groups)]
 
 

@@ -258,7 +258,7 @@ class _EnginePrograms:
         return initial_rows(self._shapes.media, self._model.hidden_size, self._model.dtype)
 
     def attending(self) -> list[Program]:
-        """Return the programs that tell what heads attend to; none of a model that does not attend to an encoder."""
+        """Return the programs that return what heads attend to; none of a model that does not attend to an encoder."""
         model = self._model
         if not isinstance(model, TakesMedia) or self._shapes.memory is None:
             return []

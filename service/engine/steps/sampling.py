@@ -115,7 +115,7 @@ def adjust_logits(
 def choose_tokens(logits: Float[Array, "seq vocab"], state: SamplingState) -> Int[Array, " seq"]:
     """Choose one token per sequence, the likeliest or a random one; BROKEN where no choice is possible.
 
-    A sequence's token depends on its own inputs alone: the other sequences change the cost, never the outcome.
+    A sequence's token depends only on its own inputs: the other sequences change the cost, never the outcome.
     """
     has_temperature = state.options.float_option(FloatOption.TEMPERATURE) > 0
     likeliest = argmax(logits)
@@ -157,7 +157,7 @@ def count_tokens(
 
 
 def _prefer_group(logits: Float[Array, "seq vocab"], options: Options) -> Float[Array, "seq vocab"]:
-    """Leave a sequence its group of tokens alone where the group as a whole is likelier than any other token.
+    """Leave a sequence only its group of tokens where the group as a whole is likelier than any other token.
 
     Source: https://github.com/openai/whisper/blob/main/whisper/decoding.py (ApplyTimestampRules)
     """
@@ -177,7 +177,7 @@ def _is_broken(logits: Float[Array, "seq vocab"]) -> Bool[Array, " seq"]:
 def _penalize(logits: Float[Array, "seq vocab"], state: SamplingState) -> Float[Array, "seq vocab"]:
     """Make tokens that occurred before less likely, or likelier.
 
-    The repetition penalty counts prompt and output, the other two the output alone.
+    The repetition penalty counts prompt and output, the other two only the output.
 
     Source: repetition: Keskar et al. 2019, arXiv:1909.05858, section 4.1, with the multiplication for negative logits
     of vLLM, vllm/model_executor/layers/utils.py (apply_penalties); presence and frequency:

@@ -56,7 +56,7 @@ def native_rounded(
 ) -> Float32[Array, "token out"]:
     """Return the product of tokens rounded to bfloat16, summed in float32; see `native_float32`.
 
-    Numbers smaller than the smallest normal float32 count as zero. For `NativeCode.rounds_tokens` alone.
+    Numbers smaller than the smallest normal float32 count as zero. Only for `NativeCode.rounds_tokens`.
     """
     return _call(ROUNDED_TARGET, x, weight, *_given(spans))
 

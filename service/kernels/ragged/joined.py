@@ -19,7 +19,7 @@ JoinedQueries = Shaped[Array, "seq token joined_head joined_group joined_dim"]
 def joined(
     heads: Shaped[Array, "seq token kv_head dim"], count: int
 ) -> Shaped[Array, "seq token joined_head joined_dim"]:
-    """Return keys or values of so many heads each as those of one."""
+    """Pack `count` heads of keys or values side by side into one."""
     num_seqs, width, num_heads, dim = heads.shape
     return heads.reshape(num_seqs, width, num_heads // count, count * dim)
 

@@ -63,10 +63,10 @@ class VectorConfig:
     score_tokens: ScoreTokens | None = None
     template: str | None = None  # the prompt around a pair of texts; None: what the tokenizer puts around it
     pools_prompts: bool = True  # whether the tokens of a text's prompt are pooled too
-    kept_size: int | None = None  # the first dimensions, which alone are kept of a vector; None for all
+    kept_size: int | None = None  # the number of leading dimensions of a vector that are kept; None for all
 
     def size(self, hidden_size: int) -> int:
-        """Return the dimensions of a vector of a model whose hidden states have so many."""
+        """Return the dimensions of a vector of a model, given those of its hidden states."""
         if self.score_tokens is not None:
             return 1
         made = self.dense[-1].out_size if self.dense else hidden_size * len(self.poolings)

@@ -114,7 +114,7 @@ def read_sentence_vector(uri: str, files: Mapping[str, Any]) -> VectorConfig:
                 is_normalized = True
             case "Transformer" if path:
                 raise UnsupportedModel(uri, f"{MODULES}: a Transformer in the folder {path!r} is not served.")
-            case "Transformer" | "Dropout":  # the latter is of training alone
+            case "Transformer" | "Dropout":  # the latter is only for training
                 pass
             case _:
                 raise UnsupportedModel(uri, f"{MODULES}: the module {kind!r} is not served. Served: {SERVED}.")

@@ -31,7 +31,7 @@ def read_config(config: HubConfig) -> DecoderConfig:
 
 
 def _kinds(config: HubConfig, window: int | None) -> list[str]:
-    """Return the kind of each layer by the pattern: each so many layers one is full, or letters that repeat."""
+    """Return the kind of each layer by the pattern: one full layer in a number of layers, or letters that repeat."""
     num_layers, pattern = config.required_int("num_hidden_layers"), config.values.get("sliding_window_pattern")
     if window is None:
         return [FULL] * num_layers

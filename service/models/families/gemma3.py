@@ -1,7 +1,7 @@
-"""Gemma 3 with images: its text model sees square pictures through a SigLIP, each as one block of rows.
+"""Gemma 3 with images: its text model takes square pictures through a SigLIP, each as one block of rows.
 
-The rows of a picture see each other, in layers with a window too. A picture must not be longer than a window, so that
-the window's beginning is no later than the picture's.
+The rows of a picture attend to each other, in layers with a window too. A picture must not be longer than a window, so
+that the window's beginning is no later than the picture's.
 
 Source: Gemma Team 2025, arXiv:2503.19786; transformers `models/gemma3/modeling_gemma3.py` (Gemma3Model).
 """

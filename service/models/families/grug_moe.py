@@ -38,7 +38,7 @@ NAMES = replace(
     ),
 )
 GATE_RANK, QK_EPS, WEIGHT_SUM = 128, 1e-6, 2.5
-FULL_INTERVAL = 4  # layers; of each so many, the last sees the whole text
+FULL_INTERVAL = 4  # of as many layers, the last attends to the whole text
 # The keys of a run, where they differ from those of its export.
 RUN_KEYS = {
     "hidden_size": "hidden_dim",

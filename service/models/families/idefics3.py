@@ -1,4 +1,4 @@
-"""Idefics3 and SmolVLM: a Llama that sees square tiles of an image through a SigLIP.
+"""Idefics3 and SmolVLM: a Llama that takes square tiles of an image through a SigLIP.
 
 Source: Laurençon et al. 2024, arXiv:2408.12637; Marafioti et al. 2025, arXiv:2504.05299;
 https://huggingface.co/docs/transformers/model_doc/idefics3 (Idefics3Config).

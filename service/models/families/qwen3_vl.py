@@ -1,4 +1,4 @@
-"""Qwen3-VL, dense: a Qwen3 whose positions are of time, row and column, and that sees pictures of any shape.
+"""Qwen3-VL, dense: a Qwen3 whose positions are of time, row and column, and that takes pictures of any shape.
 
 Source: Bai et al. 2025, arXiv:2511.21631; https://huggingface.co/docs/transformers/model_doc/qwen3_vl (Qwen3VLConfig).
 """

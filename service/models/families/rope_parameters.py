@@ -9,7 +9,7 @@
 | `partial_rotary_factor` | of Phi-3 and GLM, and of no other family here | `modeling_phi3.py` and the other models |
 | `su`, and in Phi-3 `yarn` | `longrope` | `configuration_phi3.py` |
 | `dynamic` | `default`, which it is up to the longest text | `_compute_dynamic_ntk_parameters` |
-| `mrope` | `default`, with sections of a family that sees | `configuration_qwen2_vl.py` |
+| `mrope` | `default`, with sections of a family with images | `configuration_qwen2_vl.py` |
 | parameters by kind of layer | those of each kind, in a family with kinds | `configuration_gemma3.py` |
 | `rope_scaling` in a family with kinds | of full layers; of ModernBERT all | the same, `configuration_olmo3.py` |
 
@@ -164,7 +164,7 @@ def read_rope(config: HubConfig, *, head_dim: int) -> RopeConfig:
 
 
 def read_ropes(config: HubConfig, *, head_dim: int) -> dict[str, RopeConfig]:
-    """Return the rotation of each kind of layer, for a family that tells them apart.
+    """Return the rotation of each kind of layer, for a family that distinguishes them.
 
     Raises:
         UnsupportedModel: a rotation is not served, malformed, or read differently by releases of transformers.
@@ -207,7 +207,7 @@ def _check_readings(
     """Refuse a file of which releases of transformers make different rotations.
 
     Of a family with kinds today's release ignores parameters that are not by kind, and a scaling's `type`; it gives
-    `rope_theta` of OLMo 3 to full layers alone.
+    `rope_theta` of OLMo 3 only to full layers.
     """
     scaling = _mapping(config, "rope_scaling")
     flat = {key: value for key, value in _mapping(config, "rope_parameters").items() if key not in family.kinds}
@@ -362,7 +362,7 @@ def _longrope(given: _Parameters, common: Mapping[str, Any]) -> RopeConfig:
 
 
 def _sections(given: _Parameters, rotary_dim: int) -> tuple[int, ...]:
-    """Return the sections of a family that sees; for texts alone all three positions are one."""
+    """Return the sections of a family with images; for text all three positions are one."""
     if not given.family.has_sections:
         return ()
     return _checked_sections(given.config, given.values, (24, 20, 20), rotary_dim)

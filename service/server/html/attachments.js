@@ -19,7 +19,7 @@ function attachTexts(files) {
 function attachFiles(files) {
   const pictures = files.filter(isPicture), texts = files.filter((file) => !isPicture(file));
   if (pictures.length && canSee()) attachPictures(pictures);
-  else if (pictures.length) notice("image", `${state.model || "This model"} reads text alone.`);
+  else if (pictures.length) notice("image", `${state.model || "This model"} reads only text.`);
   for (const file of texts) attachText(file);
   at("draft").focus();
 }

@@ -103,7 +103,7 @@ class Residence:
     number: int  # of the loads of its model that may become ready, from 1 on
     began_s: float
     gone: asyncio.Future[None]  # done once it is unloaded or its load has failed; raises if it cannot be unloaded
-    state: State = State.LOADING  # changed by `on` alone
+    state: State = State.LOADING  # changed only by `on`
     loading: Loading | None = None  # until nothing is left to load or compile
     loaded: Loaded | None = None
     num_bytes: int = 0  # reserved on each device

@@ -59,7 +59,7 @@ MAX_IMAGE_ROWS, PADDED_ROWS = 1024, (64, 256)
 PLACE_ROWS = 64
 MAX_KEPT_ROWS = 8192
 CHECKED_CHUNK = 32  # tokens of a prompt, at least, with which a kernel is checked
-CHECKED_CHUNKS = 8  # so many that a GPU's kernel splits the positions that a decode step reads
+CHECKED_CHUNKS = 8  # enough that a GPU's kernel splits the positions that a decode step reads
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class EngineSpec(ModelSpec):
         """The dtypes of activations and cache, of weights and products if different, and the storage of the layers."""
         formats = self.formats
         storage = layers_quantization(formats.quantization, self.config.layer_storage)
-        told = {"dtype": self.dtype.name, "quantization": storage.value, "kv_dtype": formats.kv_dtype.name}
+        reported = {"dtype": self.dtype.name, "quantization": storage.value, "kv_dtype": formats.kv_dtype.name}
         others = {"weight_dtype": formats.weight_dtype, "product_dtype": formats.product_dtype}
-        return told | {name: dtype.name for name, dtype in others.items() if dtype != self.dtype}
+        return reported | {name: dtype.name for name, dtype in others.items() if dtype != self.dtype}
 
     @property
     @override

@@ -99,7 +99,7 @@ class ModelSpec(ABC):
 
     @property
     def media_package(self) -> str | None:
-        """The package of the extra `media` that decodes what requests bring; None if they bring text alone."""
+        """The package of the extra `media` that decodes what requests bring; None if they bring only text."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""A running model that hears."""
+"""A running speech model."""
 
 from collections.abc import Mapping
 from functools import partial

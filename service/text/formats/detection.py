@@ -138,7 +138,7 @@ class _Shown:
         return any(mark in self.text for calls in form.calls for mark in calls.openings)
 
     def is_read_by(self, form: Format) -> bool | None:
-        """Return whether a format reads the calls back; None if it reads the first of several alone."""
+        """Return whether a format reads the calls back; None if it reads only the first of several."""
         begins = Thought if any(self.begin.rstrip().endswith(tags.open.strip()) for tags in form.thinking) else None
         reader = AnswerReader(replace(form, calls=form.calls[:1]), text_names=_TEXT_NAMES, begins=begins)
         calls = _calls([*reader.push(self.text), *reader.flush()])

@@ -11,7 +11,7 @@ _BETWEEN = "\n"  # of a thinking and a content
 def one_call_a_message(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a chat in which each message has one call, which its result follows, and no content beside thinking.
 
-    Harmony's template writes the first call of a message alone, and refuses a content beside calls and thinking: the
+    Harmony's template writes only the first call of a message, and refuses a content beside calls and thinking: the
     content goes on with the thinking, as the template writes a content without one.
     """
     found: list[dict[str, Any]] = []

@@ -82,7 +82,7 @@ class MatcherBehindThinking:
             is_open: whether the text begins within the thinking; otherwise its first token decides.
         """
         self._answer, self._tags, self._held_back_ids = answer, tags, held_back_ids
-        self._space_ids, self._num_spaces = space_ids, 0  # of which so many may come
+        self._space_ids, self._num_spaces = space_ids, 0  # how many of them may come
         self._is_thinking = is_open
         self._may_begin_thinking = not is_open
 

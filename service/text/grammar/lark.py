@@ -240,6 +240,6 @@ def _value(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as a pattern of it alone."""
+    """Return a pattern that matches only a text."""
     controls = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
     return "".join(controls.get(c, f"\\{c}" if _SPECIAL.match(c) else c) for c in text)

@@ -31,7 +31,7 @@ class Grammar:
         return GrammarMatcher(self.compiled.deep_copy(), known, self.end_ids - known, self._failure)
 
     def end_check(self) -> "GrammarText":
-        """Return the beginning of a text, which tells where it may end."""
+        """Return the beginning of a text, by which it is known where it may end."""
         return GrammarText(self.compiled.deep_copy(), self.tokenize)
 
     def _failure(self, cause: str) -> ConstraintError:

@@ -27,7 +27,7 @@ MAX_COUNT = 100_000
 MAX_EXACT_INTEGER = 2**53  # the grammar library computes with doubles
 MAX_ECHOED_CHARS = 64
 MAX_RELAXED = 1000  # paths of a list
-# Characters that JSON has as \uXXXX alone, which no grammar here allows.
+# Characters that JSON has only as \uXXXX, which no grammar here allows.
 UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 
 Schema = dict[str, Any] | bool
@@ -164,7 +164,7 @@ class _Reader:
         return kept | ({"allOf": [*kept.get("allOf", []), alternatives]} if "anyOf" in kept else alternatives)
 
     def _or_null(self, kept: dict[str, Any], path: str) -> dict[str, Any]:
-        """Return a schema that holds for null too; OpenAPI 3.0 says so beside `type` alone.
+        """Return a schema that holds for null too; OpenAPI 3.0 says so only beside `type`.
 
         Source: https://spec.openapis.org/oas/v3.0.3#schema-object (nullable)
         """

@@ -10,7 +10,7 @@ from service.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-# The thread that runs steps waits 5 ms for another one that computes, and this computation takes 0.2 ms for so many.
+# The thread that runs steps waits 5 ms for another one that computes, and this computation takes 0.2 ms for these.
 TOKENS_BETWEEN_PAUSES = 128
 
 

@@ -1,4 +1,4 @@
-"""The languages of Whisper, by their codes, and the names under which they are asked for and told.
+"""The languages of Whisper, by their codes, and the names under which they are requested and reported.
 
 Source: https://github.com/openai/whisper/blob/main/whisper/tokenizer.py (LANGUAGES, TO_LANGUAGE_CODE)
 """

@@ -39,7 +39,7 @@ class SpeechTokens:
     start_of_lm: int
     no_speech: int
     no_timestamps: int
-    translate: int | None  # None of a model of English alone, as are the task of transcribing and the languages
+    translate: int | None  # None of an English-only model, as are the task of transcribing and the languages
     transcribe: int | None
     languages: Mapping[str, int]  # by code
     vocab_size: int
@@ -53,7 +53,7 @@ class SpeechTokens:
 
     @property
     def is_multilingual(self) -> bool:
-        """Whether the model is told a language and a task."""
+        """Whether the prompt of the model has a language and a task."""
         return self.transcribe is not None
 
     def is_timestamp(self, token_id: int) -> bool:
@@ -68,7 +68,7 @@ class SpeechTokens:
         """Return the tokens that begin a transcript.
 
         Args:
-            language: its code; a model of English alone ignores it.
+            language: its code; an English-only model ignores it.
             is_translated: whether the text is to be English.
             has_timestamps: whether the text is to have timestamps.
 

@@ -58,10 +58,10 @@ class WindowDecoder(Protocol):
         ...
 
     async def align(self, window: Window, start_ids: Sequence[int], text_ids: Sequence[int]) -> Alignment:
-        """Return what the model attends to while it is told a text.
+        """Return what the model attends to while it is given a text.
 
         Args:
-            window: where the text is heard.
+            window: where the text is spoken.
             start_ids: the tokens that begin a transcript, without the one for no timestamps.
             text_ids: the text.
         """
@@ -72,12 +72,12 @@ class WindowDecoder(Protocol):
 class TranscribeOptions:
     """What a client asks for."""
 
-    language: str | None  # its code; None of a model of English alone
+    language: str | None  # its code; None of an English-only model
     is_translated: bool = False
     temperatures: tuple[float, ...] = TEMPERATURES  # tried in turn
     prompt_ids: tuple[int, ...] = ()  # a text before the first window
     hotword_ids: tuple[int, ...] = ()  # before every window
-    has_previous_text: bool = True  # whether a window is told the text before it
+    has_previous_text: bool = True  # whether a window's prompt has the text before it
     has_words: bool = False
     keeps_last: bool = False  # as openai-whisper: of texts that are all unlikely, the last one, and not the likeliest
 
@@ -123,7 +123,7 @@ class _Attempt(NamedTuple):
 async def transcribe(
     decoder: WindowDecoder, model: SpeechModel, options: TranscribeOptions, *, clip: Window
 ) -> AsyncGenerator[Heard]:
-    """Yield what is heard in each window of a part of a recording, in order."""
+    """Yield the segments of each window of a part of a recording, in order."""
     start_ids = _start_ids(model, options)
     previous = list(options.prompt_ids)
     last_speech_s = 0.0
@@ -248,7 +248,7 @@ def _cut(model: SpeechModel, window: Window, attempt: _Attempt) -> tuple[list[Se
     ]
     if has_one_at_end:
         return segments, window.num_frames
-    # What is said after the last pair of timestamps is heard again in the next window.
+    # What is said after the last pair of timestamps is decoded again in the next window.
     return segments, (token_ids[cuts[-1] - 1] - tokens.first_timestamp) * FRAMES_PER_TIMESTAMP
 
 

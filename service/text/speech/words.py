@@ -1,4 +1,4 @@
-"""The times of words: the path through what the model attends to while it is told the text.
+"""The times of words: the path through what the model attends to while it is given the text.
 
 Source: https://github.com/openai/whisper/blob/v20250625/whisper/timing.py,
 https://github.com/openai/whisper/blob/v20250625/whisper/tokenizer.py (split_to_word_tokens)
@@ -30,7 +30,7 @@ type Matrix = Float[np.ndarray, "token position"]
 
 
 class Alignment(NamedTuple):
-    """What a model attends to while it is told a transcript without timestamps: beginning, text and end."""
+    """What a model attends to while it is given a transcript without timestamps: beginning, text and end."""
 
     scores: Scores  # of the heads that follow the sound, before their softmax
 
@@ -79,7 +79,7 @@ def align_words(
         model: whose tokens they are.
         text_ids: the text.
         num_start_ids: the tokens that begin the transcript, without the one for no timestamps.
-        num_positions: those of the window that are heard; the rest is silence.
+        num_positions: those of the window with sound; the rest is silence.
         language: its code.
     """
     matrix = _attention(alignment.scores[:, :, :num_positions])[num_start_ids:-1]
@@ -130,7 +130,7 @@ def with_words(
 
 
 def _taken(timings: Iterator[AlignedWord], num_tokens: int) -> Iterator[AlignedWord]:
-    """Yield the words of so many tokens."""
+    """Yield the words of a number of tokens."""
     num_taken = 0
     while num_taken < num_tokens and (timing := next(timings, None)) is not None:
         yield timing

@@ -101,4 +101,4 @@ def test_what_is_no_image_is_told_and_a_model_of_text_takes_none(seeing_site, si
     expect(page.get_by_label("Message", exact=True)).to_be_visible()
     expect(page.get_by_role("button", name="Image", exact=True)).to_be_hidden()
     transfer(page, "drop", "main", image_file("PNG"))
-    expect(page.get_by_role("alert")).to_contain_text("reads text alone")
+    expect(page.get_by_role("alert")).to_contain_text("reads only text")
