@@ -34,13 +34,13 @@ class Places(NamedTuple):
 
     def turned(self, heads: Float[Array, "position head head_dim"]) -> Float[Array, "position head head_dim"]:
         """Rotate queries or keys by their positions."""
-        cosine, sine = self.cosine[:, None], self.sine[:, None]
         if self.num_parts == 1:
             first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
         else:
             pairs = heads.astype(jnp.float32).reshape(*heads.shape[:2], self.num_parts, 2, -1)
             # Scores do not depend on the order of the dimensions, if that of queries and keys is one.
             first, second = (pairs[..., half, :].reshape(*heads.shape[:2], -1) for half in range(2))
+        cosine, sine = self.cosine[:, None], self.sine[:, None]
         turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
         return turned.astype(heads.dtype)
 
