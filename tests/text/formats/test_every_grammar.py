@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 
 from service.text.formats.families import FAMILIES
-from service.text.formats.grammar import CallableTool, CallRules, answer_grammar
+from service.text.formats.grammar import CallableTool, CallRules, Reasoning, answer_grammar
 from service.text.formats.parameters import parameters_of
-from service.text.formats.parts import Arguments, CallStart, Content
+from service.text.formats.parts import Arguments, CallStart, Content, Thought
 from service.text.formats.reader import AnswerReader, mark_ids
 from service.text.grammar import definition
 from service.text.grammar.compiler import GrammarCompiler
@@ -64,15 +64,17 @@ def compiler_of(index, has_tokens):
     return GrammarCompiler(tokenizer, tokenizer.vocab_size, frozenset({END}))
 
 
-def walk(index, tools, *, has_tokens, seed, allows_several=True, max_tokens=400):
+def walk(index, tools, *, has_tokens, seed, allows_several=True, max_tokens=400, reasoning=None):
     """Return the parts of a random answer that must call tools, or None if it became too long."""
     form, compiler = FAMILIES[index], compiler_of(index, has_tokens)
     tokenizer, rng = compiler.tokenizer, random.Random(seed)
     ids = mark_ids(form, tokenizer)
-    rules = CallRules(tools, is_required=True, allows_several=allows_several and form.allows_several)
+    allows_several = allows_several and form.allows_several
+    rules = CallRules(tools, is_required=True, allows_several=allows_several, reasoning=reasoning)
     parts = answer_grammar(form, rules, ids, tokenizer.special_ids - {END})
     matcher = compiler.compile(parts, "tools").matcher({END})
-    reader = AnswerReader(form, ids, text_names=TEXTS)
+    begins = Thought if reasoning is not None and not reasoning.open else None
+    reader = AnswerReader(form, ids, text_names=TEXTS, begins=begins)
     decoder, found = codecs.getincrementaldecoder("utf8")("replace"), []
     marks = set(ids.values())
     for _ in range(max_tokens):
@@ -106,6 +108,16 @@ def check(index, names, **options):
 def test_calls_are_those_of_the_tools_with_their_arguments(index, has_tokens):
     ended = [check(index, list(TOOLS), has_tokens=has_tokens, seed=seed) for seed in range(3)]
     ended += [check(index, [name], has_tokens=has_tokens, seed=1, allows_several=False) for name in TOOLS]
+    assert any(ended)
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
+@pytest.mark.parametrize("index", [form for form in FORMS if FAMILIES[form.values[0]].thinking])
+def test_reasoning_may_come_before_calls_that_are_required(index, is_open):
+    opening, closing = FAMILIES[index].thinking[0]
+    names, reasoning = ["clock", "get_weather", "at"], Reasoning("" if is_open else opening, closing)
+    ended = [check(index, names, has_tokens=seed % 2 == 0, seed=seed, reasoning=reasoning) for seed in range(4)]
     assert any(ended)
 
 
