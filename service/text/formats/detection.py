@@ -26,10 +26,7 @@ _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _CODECS: dict[str, type[Codec]] = {"xml-inline": Elements, "kv-lines": Elements, "python-call-list": Literal}
 _USER = {"role": "user", "content": "a question"}
 _THINKING, _CONTENT, _RESULT = "a probing thought", "a probing sentence", "a probing result"
-_CALLS = {
-    "probe_first": {"text": 'a "b" {c}', "number": 7, "object": {"key": [1, 2]}},
-    "probe_second": {"text": "d"},
-}
+_CALLS = {"probe_first": {"text": 'a "b" {c}', "number": 7, "object": {"key": [1, 2]}}, "probe_second": {"text": "d"}}
 _TEXT_NAMES = dict.fromkeys(_CALLS, frozenset({"text"}))
 _IDS = ("aB3dE6gH9", "bC4eF7hI0")  # which Mistral's templates take
 

@@ -202,10 +202,7 @@ FAMILIES: tuple[Format, ...] = (
     _mistral("mistral", (_MISTRAL_LIST, _MISTRAL_ARGS, _MISTRAL_IDS, _MISTRAL_BARE), r"\[TOOL_CALLS\]"),
     Format(
         "phi4_mini_json",
-        (
-            Calls(open="<|tool_call|>[", between=", ", close="]<|/tool_call|>"),
-            replace(_LISTED, open="functools["),
-        ),
+        (Calls(open="<|tool_call|>[", between=", ", close="]<|/tool_call|>"), replace(_LISTED, open="functools[")),
         signs=(r"<\|/tool\|>",),
     ),
     Format(
