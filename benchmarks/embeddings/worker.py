@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.peers.worker import Generate, run_worker
 from service.encoder.batcher import Batcher
-from service.encoder.encoder import Encoder
+from service.encoder.encoder import TextEncoder
 from service.encoder.request import EncodeRequest
 from service.encoder.runner import EncoderRunner
 from service.observability.metrics import Metrics
@@ -35,7 +35,7 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
     return tasks, facts
 
 
-async def _encode(encoder: Encoder, texts: list[list[int]], num_clients: int) -> dict[str, Any]:
+async def _encode(encoder: TextEncoder, texts: list[list[int]], num_clients: int) -> dict[str, Any]:
     """Have clients send a text each, and the next one as soon as it is answered."""
     left: Iterator[tuple[int, list[int]]] = iter(enumerate(texts))
     vectors: dict[int, list[float]] = {}

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from service.api.backend import Backend, may_see
 from service.api.description import Documents
-from service.api.http.admission import Places
+from service.api.http.admission import AdmissionPlaces
 from service.api.http.auth import KeyCheck
 from service.api.http.call import ApiContext
 from service.api.http.errors import ErrorAnswers, logged_error_answer
@@ -119,7 +119,7 @@ def create_api(
         cancels=CANCELS,
     )
     app.add_middleware(BodyLimit, accepted=accepted)
-    app.add_middleware(Places, queue=queue, accepted=accepted)
+    app.add_middleware(AdmissionPlaces, queue=queue, accepted=accepted)
     app.add_middleware(KeyCheck, keys=keys)
     app.add_middleware(ErrorAnswers)
     return app

@@ -12,7 +12,7 @@ from service.api.dependencies import OpenCall
 from service.api.generation.admission import submit
 from service.api.generation.answer_rules import completion_rules
 from service.api.generation.completion_prompts import completion_prompts, infill_for
-from service.api.generation.logprobs import CompletionLogprobs, is_long_to_write, prompt_logprobs
+from service.api.generation.logprobs import CompletionLogprobsParts, is_long_to_write, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import json_body
 from service.api.http.sse import EventStream
@@ -84,7 +84,7 @@ class _ChoiceWriter:
         self._body = body
         self._prompt_ids = list(prompt_ids)
         self._tokenizer = tokenizer
-        self._logprobs = CompletionLogprobs(
+        self._logprobs = CompletionLogprobsParts(
             tokenizer,
             body.logprobs or 0,
             context_ids=() if body.echo else self._prompt_ids,

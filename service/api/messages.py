@@ -63,7 +63,7 @@ async def create_message(
     call.ignored.in_terms_of_request = renamed
     with errors_in_terms_of(renamed):
         chat = await start_chat(call, model, chat_body, prefix="msg_")
-    answer = _Answer(chat, body, call.seal_key)
+    answer = _MessageAnswer(chat, body, call.seal_key)
     if body.stream:
         return MessageStream(_events(answer, renamed), sequences=chat.streams, deadline=call.deadline)
     with chat.streams, errors_in_terms_of(renamed):
@@ -92,7 +92,7 @@ async def count_message_tokens(
         return Response(await call.make_prompt(count, body, model), media_type="application/json")
 
 
-async def _events(answer: "_Answer", renamed: Callable[[str], str]) -> AsyncIterator[Sequence[Event]]:
+async def _events(answer: "_MessageAnswer", renamed: Callable[[str], str]) -> AsyncIterator[Sequence[Event]]:
     """Yield the events of a stream."""
     has_begun = False
     with errors_in_terms_of(renamed):
@@ -108,7 +108,7 @@ async def _events(answer: "_Answer", renamed: Callable[[str], str]) -> AsyncIter
                 yield events
 
 
-class _Answer:
+class _MessageAnswer:
     """The message as it comes to be."""
 
     def __init__(self, chat: StartedChat, body: MessagesRequest, key: bytes) -> None:

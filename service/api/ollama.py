@@ -181,7 +181,7 @@ def continued_prompts(body: OllamaGenerateRequest, model: PromptModel) -> list[T
 
 
 async def _answer(call: Call, model: ServedModel, body: OllamaRequest, started: _Started, load_s: float) -> Response:
-    answer = _Answer(call, model, body, started, load_s)
+    answer = _OllamaAnswer(call, model, body, started, load_s)
     streams = started.streams
     if body.stream:
         return JsonLineStream(
@@ -196,7 +196,7 @@ async def _answer(call: Call, model: ServedModel, body: OllamaRequest, started: 
     return await call.run_in_thread(write) if is_long_to_write(streams, started.body) else write()
 
 
-class _Answer:
+class _OllamaAnswer:
     """An answer as it comes to be."""
 
     def __init__(self, call: Call, model: ServedModel, body: OllamaRequest, started: _Started, load_s: float) -> None:

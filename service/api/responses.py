@@ -24,7 +24,7 @@ from service.api.http.call import Call
 from service.api.http.errors import error_answer, errors_in_terms_of
 from service.api.http.receive import json_body
 from service.api.http.sse import NamedEventStream
-from service.api.memory.memory import LAST_WRITE_S, Keeping, KeyMemory, Memory
+from service.api.memory.memory import LAST_WRITE_S, Keeping, KeyMemory, ResponseMemory
 from service.api.memory.store import UNFINISHED, new_id_prefix
 from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
 from service.api.render import engine_request, json_answer
@@ -63,7 +63,7 @@ async def create_response(
         body, chat_body = await _with_chat(call, body, memory)
         chat = await start_chat(call, model, chat_body, prefix=new_id_prefix())
     keeping, key = memory.keeping(call, body, chat.streams.id), call.seal_key
-    answer = _Answer(chat, body, created_at, keeping, seal=partial(seal, key=key))
+    answer = _ResponseAnswer(chat, body, created_at, keeping, seal=partial(seal, key=key))
     if body.background:
         return await begin_in_background(call, chat, answer)
     if body.stream:
@@ -84,7 +84,7 @@ async def create_response(
 
 
 async def _with_chat(
-    call: Call, body: ResponsesRequest, memory: Memory
+    call: Call, body: ResponsesRequest, memory: ResponseMemory
 ) -> tuple[ResponsesRequest, ChatCompletionRequest]:
     """Return a request with the items that it continues, and the chat that has the same answer."""
     body = await memory.continued(call, body)
@@ -93,7 +93,7 @@ async def _with_chat(
     return body, chat_body
 
 
-async def begin_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> Response:
+async def begin_in_background(call: Call, chat: StartedChat, answer: "_ResponseAnswer") -> Response:
     """Answer that a response has begun; it goes on once that is sent, as part of the request."""
     queued = answer.response("queued")
     async with contextlib.AsyncExitStack() as ends:
@@ -119,7 +119,7 @@ class _Queued(JSONResponse):
             await self._work()
 
 
-async def _make_in_background(call: Call, chat: StartedChat, answer: "_Answer") -> None:
+async def _make_in_background(call: Call, chat: StartedChat, answer: "_ResponseAnswer") -> None:
     async def make() -> None:
         async for _, delta in chat.streams.deltas():
             is_first = answer.status == "queued"
@@ -143,14 +143,16 @@ async def _make_in_background(call: Call, chat: StartedChat, answer: "_Answer") 
         await answer.keeping.write_state(response, within_s=LAST_WRITE_S)
 
 
-async def _events(chat: StartedChat, body: ResponsesRequest, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
+async def _events(
+    chat: StartedChat, body: ResponsesRequest, answer: "_ResponseAnswer"
+) -> AsyncIterator[Sequence[Event]]:
     """Yield the events of a stream, numbered."""
     with answer.kept(), errors_in_terms_of(body.in_terms_of_request):
         async for events in _numbered_events(chat, answer):
             yield events
 
 
-async def _numbered_events(chat: StartedChat, answer: "_Answer") -> AsyncIterator[Sequence[Event]]:
+async def _numbered_events(chat: StartedChat, answer: "_ResponseAnswer") -> AsyncIterator[Sequence[Event]]:
     number = 0
 
     def numbered(events: Iterable[Event]) -> list[Event]:
@@ -174,7 +176,7 @@ async def _numbered_events(chat: StartedChat, answer: "_Answer") -> AsyncIterato
             yield numbered(events)
 
 
-class _Answer:
+class _ResponseAnswer:
     """The response as it comes to be."""
 
     def __init__(

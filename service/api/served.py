@@ -15,7 +15,7 @@ from service.text.prompt_model import PromptModel
 from service.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from service.encoder.encoder import Encoder
+    from service.encoder.encoder import TextEncoder
     from service.engine.engine import Engine
     from service.engine.request import Adapter
     from service.engine.shapes import RowShapes
@@ -221,7 +221,7 @@ class VectorFacts:
 class ServedEncoder(Served):
     """A loaded model that turns texts into vectors."""
 
-    encoder: "Encoder"
+    encoder: "TextEncoder"
     vectors: VectorFacts
     cache: VectorCache
     tokens: "TokenOutputs | None" = None  # what makes the outputs of tokens; None: the model has none

@@ -29,7 +29,7 @@ from service.models.encoders.registry import any_encoder_weight_specs, is_encode
 from service.models.encoders.rotary.config import RotaryConfig
 from service.models.registry import OWN_HEAD, read_config
 from service.models.weight_spec import FLOAT32, WeightSpec
-from service.storage.cache.cache import Bucket, CheckpointCache
+from service.storage.cache.cache import CachedSource, CheckpointCache
 from service.storage.objects import RangeSource
 from service.storage.open_files import FolderRanges, OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
@@ -134,7 +134,7 @@ def _untied(
 def open_ranges(files: FileSet, cache: CheckpointCache | None) -> Iterator[RangeSource]:
     """Open the files of a checkpoint where they are."""
     source = files.source
-    kept = cache.find(source, files.objects) if cache is not None and isinstance(source, Bucket) else None
+    kept = cache.find(source, files.objects) if cache is not None and isinstance(source, CachedSource) else None
     try:
         with source.open_ranges() if kept is None else FolderRanges(source.uri, kept.path) as ranges:
             yield ranges

@@ -21,7 +21,7 @@ from service.checkpoint.layout import LevanterLayout
 from service.checkpoint.limits import LoadLimits
 from service.models.weight_spec import INT4, WeightSpec
 from service.observability.progress import Progress
-from service.storage.cache.cache import Bucket, CheckpointCache, private_cache
+from service.storage.cache.cache import CachedSource, CheckpointCache, private_cache
 from service.weights.assembly import assemble_weights
 from service.weights.stream import stream_weights
 
@@ -104,7 +104,7 @@ def read_levanter(
     except BaseException:
         pulled.release()
         raise
-    if cache is None and isinstance(files.source, Bucket):
+    if cache is None and isinstance(files.source, CachedSource):
         shutil.rmtree(pulled.path, ignore_errors=True)  # it may be memory
     return tensors, pulled.release
 

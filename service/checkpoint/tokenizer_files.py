@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from service.checkpoint.discover import LocatedCheckpoint
 from service.observability.progress import Progress
-from service.storage.cache.cache import Bucket, CheckpointCache, PulledCheckpoint, private_cache
+from service.storage.cache.cache import CachedSource, CheckpointCache, PulledCheckpoint, private_cache
 from service.storage.files import private_folder
 
 
@@ -18,7 +18,7 @@ def pull_tokenizer(located: LocatedCheckpoint, cache: CheckpointCache | None, pr
         CheckpointError: a file is missing or its bytes are wrong.
     """
     files = located.tokenizer
-    if not isinstance(files.source, Bucket):
+    if not isinstance(files.source, CachedSource):
         pulled = files.source.pull(files.objects, cache or private_cache(), progress)
         return replace(pulled, path=pulled.path / files.folder)
     if cache is not None and files.source is located.weights.source:

@@ -38,7 +38,7 @@ class PlannedText(NamedTuple):
         return min(self.request.prompt_tokens, len(self.token_ids) - 1)
 
 
-class Plan(NamedTuple):
+class EncoderPlan(NamedTuple):
     """The texts of one step."""
 
     bucket: int  # tokens
@@ -103,7 +103,7 @@ class Batcher:
             self._queue.remove(waiting)
             self.num_tokens -= sum(length for length, _ in waiting.texts)
 
-    def plan(self, buckets: Sequence[int]) -> Plan | None:
+    def plan(self, buckets: Sequence[int]) -> EncoderPlan | None:
         """Take the texts of the next step; None if none wait.
 
         Args:
@@ -117,7 +117,7 @@ class Batcher:
         texts = self._take(room, num_texts(room))
         self._queue.rotate(-1)
         self._queue = deque(waiting for waiting in self._queue if waiting.texts)
-        plan = Plan(room, texts)
+        plan = EncoderPlan(room, texts)
         self.num_tokens -= plan.num_tokens
         return plan._replace(bucket=smallest(buckets, plan.size))
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from service.encoder.loop import Loop, StepRunner
+from service.encoder.loop import EncoderLoop, EncoderStepRunner
 from service.encoder.request import EncodeRequest, VectorAnswer, Vectors
 from service.engine.device_thread import Abort, DeviceThread, Submission
 from service.errors import Overloaded, QueueTimeout
@@ -12,12 +12,12 @@ from service.observability.clock import QueueDeadline
 from service.observability.model_metrics import ModelMetrics
 
 
-class Encoder(DeviceThread):
+class TextEncoder(DeviceThread):
     """Turns texts, as token ids, into vectors."""
 
     def __init__(
         self,
-        runner: StepRunner,
+        runner: EncoderStepRunner,
         metrics: ModelMetrics,
         *,
         max_requests: int,
@@ -31,7 +31,7 @@ class Encoder(DeviceThread):
             max_requests: the most requests that may be open at once, waiting ones included.
             on_failure: called on the device thread after it failed; the process should end then.
         """
-        super().__init__(Loop(runner, metrics), on_failure)
+        super().__init__(EncoderLoop(runner, metrics), on_failure)
         self.runner = runner
         self._max_requests = max_requests
 

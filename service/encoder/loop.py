@@ -11,7 +11,7 @@ from typing import Any, Protocol, override, runtime_checkable
 
 import numpy as np
 
-from service.encoder.batcher import Batcher, Plan
+from service.encoder.batcher import Batcher, EncoderPlan
 from service.encoder.request import EncodeRequest, HiddenStates, VectorAnswer, Vectors
 from service.encoder.shapes import EncoderShapes
 from service.engine.device_thread import DeviceLoop, Submission, hand_over
@@ -20,7 +20,7 @@ from service.observability.model_metrics import ModelMetrics
 
 
 @runtime_checkable
-class StepRunner(Protocol):
+class EncoderStepRunner(Protocol):
     """The device side, as the loop uses it."""
 
     @property
@@ -32,7 +32,7 @@ class StepRunner(Protocol):
         """Return the buckets whose executables need not be waited for."""
         ...
 
-    def dispatch(self, plan: Plan) -> Any:
+    def dispatch(self, plan: EncoderPlan) -> Any:
         """Start a step and return at once what `read` takes."""
         ...
 
@@ -40,7 +40,7 @@ class StepRunner(Protocol):
         """Wait for a step and return the vectors of its texts."""
         ...
 
-    def read_tokens(self, step: Any, plan: Plan) -> Mapping[int, HiddenStates]:
+    def read_tokens(self, step: Any, plan: EncoderPlan) -> Mapping[int, HiddenStates]:
         """Wait for a step and return the hidden states of the texts that want them, by their places in the plan."""
         ...
 
@@ -65,16 +65,16 @@ class _Open:
 type Outcome = Vectors | EngineError
 
 
-class Loop(DeviceLoop[EncodeRequest, VectorAnswer]):
+class EncoderLoop(DeviceLoop[EncodeRequest, VectorAnswer]):
     """Packs the texts of open requests into steps, and collects the vectors of each request."""
 
-    def __init__(self, runner: StepRunner, metrics: ModelMetrics) -> None:
+    def __init__(self, runner: EncoderStepRunner, metrics: ModelMetrics) -> None:
         super().__init__()
         self._batcher = Batcher(runner.shapes)
         self._runner = runner
         self._metrics = metrics
         self._open: dict[str, _Open] = {}
-        self._in_flight: tuple[Plan, Any] | None = None
+        self._in_flight: tuple[EncoderPlan, Any] | None = None
         self._reading_since_s: float | None = None
 
     @property
@@ -105,7 +105,7 @@ class Loop(DeviceLoop[EncodeRequest, VectorAnswer]):
             self._in_flight = self._dispatch()
         self._deliver(plan, vectors, tokens)
 
-    def _dispatch(self) -> tuple[Plan, Any] | None:
+    def _dispatch(self) -> tuple[EncoderPlan, Any] | None:
         plan = self._batcher.plan(self._runner.usable_buckets())
         load = self._metrics.load
         load.num_running, load.num_waiting = len(self._open), len(self._batcher)
@@ -117,7 +117,7 @@ class Loop(DeviceLoop[EncodeRequest, VectorAnswer]):
         self._metrics.prompt_tokens.inc(plan.num_tokens)
         return plan, self._runner.dispatch(plan)
 
-    def _note_begun(self, plan: Plan) -> None:
+    def _note_begun(self, plan: EncoderPlan) -> None:
         now_s = time.perf_counter()
         for clock in (text.request.clock for text in plan.texts):
             if clock.scheduled_s is None:
@@ -141,7 +141,7 @@ class Loop(DeviceLoop[EncodeRequest, VectorAnswer]):
         self._open.clear()
         return answers
 
-    def _deliver(self, plan: Plan, vectors: Vectors, tokens: Mapping[int, HiddenStates]) -> None:
+    def _deliver(self, plan: EncoderPlan, vectors: Vectors, tokens: Mapping[int, HiddenStates]) -> None:
         if self.first_answer_s is None:
             self.first_answer_s = time.monotonic()
         deliveries: list[tuple[VectorAnswer, Outcome]] = []

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.encoder.batcher import Plan
+from service.encoder.batcher import EncoderPlan
 from service.encoder.shapes import num_texts
 from service.kernels.windows import windows
 from service.models.encoders.packing import PackedTexts, PackedTokens
 
 
-class PackedStep(NamedTuple):
+class PackedEncoderStep(NamedTuple):
     """The inputs of a step, on the host."""
 
     tokens: PackedTokens
@@ -21,7 +21,7 @@ class PackedStep(NamedTuple):
     window: np.ndarray  # a number: which of the bucket's windows no text crosses
 
 
-def pack(plan: Plan) -> PackedStep:
+def pack(plan: EncoderPlan) -> PackedEncoderStep:
     """Return the arrays of a plan's texts."""
     size, most_texts = plan.bucket, num_texts(plan.bucket)
     lengths = np.array([len(text.token_ids) for text in plan.texts], np.int32)
@@ -39,7 +39,7 @@ def pack(plan: Plan) -> PackedStep:
     first[: len(starts)], last[: len(starts)] = starts, starts + lengths - 1
     pooled_from[: len(starts)] = starts + [text.pooled_from for text in plan.texts]
     texts = PackedTexts(segments, first, pooled_from, last)
-    return PackedStep(PackedTokens(token_ids, positions, types), texts, np.array(window, np.int32))
+    return PackedEncoderStep(PackedTokens(token_ids, positions, types), texts, np.array(window, np.int32))
 
 
 def _shortest_windows(lengths: Sequence[int], num_tokens: int) -> tuple[int, np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from service.compile.lazy import LazyExecutables
 from service.compile.program import Executable
-from service.encoder.batcher import Plan, PlannedText
+from service.encoder.batcher import EncoderPlan, PlannedText
 from service.encoder.packing import pack
 from service.encoder.request import EncodeRequest, HiddenStates, Vectors
 from service.encoder.shapes import EncoderShapes, smallest
@@ -56,7 +56,7 @@ class EncoderRunner:
             self._usable = (*filter(self._is_usable, others), largest)
         return self._usable
 
-    def dispatch(self, plan: Plan) -> StartedStep:
+    def dispatch(self, plan: EncoderPlan) -> StartedStep:
         """Start a step and return at once."""
         self._prefer(plan)
         step, bucket = pack(plan), plan.bucket
@@ -72,7 +72,7 @@ class EncoderRunner:
         """Run a step of every bucket, and wait for it."""
         for bucket in self.shapes.buckets:
             request = EncodeRequest("warm", ((0,) * min(bucket, self.shapes.max_model_len),))
-            self.read(self.dispatch(Plan(bucket, [PlannedText(request, 0)])), 1)
+            self.read(self.dispatch(EncoderPlan(bucket, [PlannedText(request, 0)])), 1)
 
     @staticmethod
     def read(step: StartedStep, num_texts: int) -> Vectors:
@@ -80,7 +80,7 @@ class EncoderRunner:
         return np.asarray(step.vectors)[:num_texts]
 
     @staticmethod
-    def read_tokens(step: StartedStep, plan: Plan) -> Mapping[int, HiddenStates]:
+    def read_tokens(step: StartedStep, plan: EncoderPlan) -> Mapping[int, HiddenStates]:
         """Wait for a step and return the hidden states, in float32, of each text that wants them, by its place."""
         if step.hidden is None:
             return {}
@@ -91,7 +91,7 @@ class EncoderRunner:
             if text.request.wants_tokens
         }
 
-    def _prefer(self, plan: Plan) -> None:
+    def _prefer(self, plan: EncoderPlan) -> None:
         """Have the executables of the plan's best bucket compiled next, if it had to take another one."""
         best = smallest(self.shapes.buckets, plan.size)
         if best != plan.bucket and isinstance(self._executables, LazyExecutables):

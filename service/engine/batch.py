@@ -33,7 +33,7 @@ from service.engine.token_mask import ALL_ALLOWED
 from service.kernels.paging import STATE_BEFORE, ZERO_STATE
 
 
-class Target(NamedTuple):
+class ScoredToken(NamedTuple):
     """A token whose log-probability is requested, and the place in its sequence's chunk of the token before it."""
 
     place: int
@@ -53,7 +53,7 @@ class PackedStep(NamedTuple):
     options: OptionInputs | None  # of sequences whose prompts end in this step; None if there are none
     counts: list[CountInputs]  # of each of those that has penalties
     wants_attention: bool  # whether some sequence wants the scores of heads
-    prompt_targets: list[tuple[Target, ...]]  # of each sequence, those whose log-probabilities it requests
+    prompt_targets: list[tuple[ScoredToken, ...]]  # of each sequence, those whose log-probabilities it requests
 
     @property
     def slots(self) -> list[int]:
@@ -280,14 +280,14 @@ def _pack_count(planned: PlannedSequence, shapes: EngineShapes) -> CountInputs:
     return CountInputs(scalar(planned.slot), padded, scalar(planned.sequence.prompt_len), scalar(len(token_ids)))
 
 
-def _prompt_targets(planned: PlannedSequence) -> tuple[Target, ...]:
+def _prompt_targets(planned: PlannedSequence) -> tuple[ScoredToken, ...]:
     """Return the prompt's tokens after each position of a chunk, or the probe, as far as they are requested."""
     request, start, length = planned.sequence.request, planned.start, len(planned.token_ids)
     if (probe := request.probe) is not None:
-        return (Target(probe.position - start, probe.token_id),) if 0 <= probe.position - start < length else ()
+        return (ScoredToken(probe.position - start, probe.token_id),) if 0 <= probe.position - start < length else ()
     if request.num_prompt_logprobs is None:
         return ()
-    return tuple(itertools.starmap(Target, enumerate(request.prompt_ids[start + 1 : start + length + 1])))
+    return tuple(itertools.starmap(ScoredToken, enumerate(request.prompt_ids[start + 1 : start + length + 1])))
 
 
 def pack_token_masks(step: PackedStep, unrestricted: UInt[Array, "slot word"]) -> UInt[Array | np.ndarray, "slot word"]:

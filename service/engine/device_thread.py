@@ -24,7 +24,7 @@ LIVENESS_POLL_S = 1.0  # how often a call looks whether the device thread, which
 
 
 @runtime_checkable
-class Answer(Protocol):
+class ResultReader(Protocol):
     """Where the results of a request go."""
 
     @property
@@ -38,7 +38,7 @@ class Answer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Submission[Request, Reader: Answer]:
+class Submission[Request, Reader: ResultReader]:
     """A new request."""
 
     request: Request
@@ -53,7 +53,7 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class DeviceCall:
     """A function to run between two steps."""
 
     function: Callable[[], None]
@@ -64,11 +64,11 @@ class Stop:
     """The end of the device thread."""
 
 
-class DeviceLoop[Request, Reader: Answer](ABC):
+class DeviceLoop[Request, Reader: ResultReader](ABC):
     """Takes messages and runs steps until a message ends it; other threads reach it only through the inbox."""
 
     def __init__(self) -> None:
-        self.inbox: queue.SimpleQueue[Submission[Request, Reader] | Abort | Call | Stop] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Submission[Request, Reader] | Abort | DeviceCall | Stop] = queue.SimpleQueue()
         self.error: EngineError | None = None  # set once, when the loop has failed or was stopped
         self.first_answer_s: float | None = None  # set once, on the clock of `time.monotonic`
         self._is_stopping = False
@@ -110,13 +110,13 @@ class DeviceLoop[Request, Reader: Answer](ABC):
             except queue.Empty:
                 return
 
-    def _take(self, message: Submission[Request, Reader] | Abort | Call | Stop) -> None:
+    def _take(self, message: Submission[Request, Reader] | Abort | DeviceCall | Stop) -> None:
         match message:
             case Submission():
                 self._submit(message)
             case Abort(request_id):
                 self._abort(request_id)
-            case Call(function, done):
+            case DeviceCall(function, done):
                 try:
                     done.set_result(function())
                 except Exception as error:
@@ -132,7 +132,7 @@ class DeviceLoop[Request, Reader: Answer](ABC):
             message = self.inbox.get_nowait()
             if isinstance(message, Submission):
                 answers.append(message.answer)
-            if isinstance(message, Call):
+            if isinstance(message, DeviceCall):
                 message.done.set_exception(error)
         hand_over([(answer, error) for answer in answers])
 
@@ -151,7 +151,7 @@ class DeviceThread:
         self._loop = loop
         self._on_failure = on_failure
         self._thread = threading.Thread(target=self._run, name="device", daemon=True)
-        self._open: dict[str, Answer] = {}
+        self._open: dict[str, ResultReader] = {}
 
     @property
     def is_live(self) -> bool:
@@ -186,7 +186,7 @@ class DeviceThread:
             Exception: the function failed; the engine goes on.
         """
         self._check_live()
-        call = Call(function, Future())
+        call = DeviceCall(function, Future())
         self._inbox.put(call)
         while not wait([call.done], timeout=LIVENESS_POLL_S).done:
             self._check_live()
@@ -227,7 +227,7 @@ class DeviceThread:
             self._on_failure()
 
 
-def hand_over[Reader: Answer](deliveries: Iterable[tuple[Reader, object]]) -> list[Reader]:
+def hand_over[Reader: ResultReader](deliveries: Iterable[tuple[Reader, object]]) -> list[Reader]:
     """Put each event into its answer, with one wake-up of each event loop for any number of answers.
 
     Returns:
@@ -245,6 +245,6 @@ def hand_over[Reader: Answer](deliveries: Iterable[tuple[Reader, object]]) -> li
     return unread
 
 
-def _put_all(deliveries: Iterable[tuple[Answer, object]]) -> None:
+def _put_all(deliveries: Iterable[tuple[ResultReader, object]]) -> None:
     for answer, event in deliveries:
         answer.put(event)

@@ -34,6 +34,7 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.keys import (
     Embed,
+    EncoderStage,
     Hidden,
     Layers,
     MemoryPart,
@@ -49,10 +50,9 @@ from service.engine.steps.keys import (
     usual_sampler,
     whole_keys,
 )
-from service.engine.steps.keys import EncoderPart as EncoderStage
 from service.engine.steps.logprobs import FIRST_TOP
 from service.engine.steps.sampling import Sampled
-from service.engine.steps.step import Embedded, GroupInputs, SlotState
+from service.engine.steps.step import Embedded, SlotState, StepGroupInputs
 from service.models.interface import LayerGroup, Weights
 
 # A GPU runs a program's kernels one by one the first time, and records them as a graph the second time.
@@ -327,7 +327,7 @@ class Runner:
         for number, group in enumerate(self._groups):
             if per_layer:
                 layers = layers._replace(per_layer=per_layer[number])
-            of_group = GroupInputs(layers, places)
+            of_group = StepGroupInputs(layers, places)
             if heads is None:
                 executable = self._executables[Layers(bucket, group.kind, has_media=layers.added is not None)]
                 cache = self._shared_cache(number) or group.cache

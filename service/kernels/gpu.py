@@ -34,8 +34,8 @@ from jax.experimental.pallas import triton as plgpu
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.gpu_join import JoinOperands, join_splits
-from service.kernels.gpu_tile import Operands, Outputs, Parts, attend_tiles, of_kv_head
-from service.kernels.gpu_work import Tile, work_list
+from service.kernels.gpu_tile import Operands, Outputs, SplitParts, attend_tiles, of_kv_head
+from service.kernels.gpu_work import WorkTile, work_list
 from service.kernels.paging import Paging
 from service.kernels.products.quantized import FP8
 from service.kernels.reference import KVPages, PagedReference, write_tokens
@@ -98,7 +98,7 @@ class TritonAttention(PagedReference):
                 attended = join_splits(joined, tile, interpret=self.interpret)
             return attended, cache
 
-    def _attend_rows(self, operands: Operands, tile: Tile) -> Outputs:
+    def _attend_rows(self, operands: Operands, tile: WorkTile) -> Outputs:
         query, pages = operands.query, operands.pages
         num_kv_heads, head_dim = query.shape[2], query.shape[-1]
         specs = Operands(
@@ -114,7 +114,7 @@ class TritonAttention(PagedReference):
         of_outputs = Outputs(
             pages=specs.pages if tile.writes else None,
             attended=specs.query,
-            parts=None if outputs.parts is None else Parts(*(of_kv_head(part, 1) for part in outputs.parts)),
+            parts=None if outputs.parts is None else SplitParts(*(of_kv_head(part, 1) for part in outputs.parts)),
         )
         num_blocks = tile.num_seqs * tile.num_blocks
         num_programs = min(tile.most_items, max(num_blocks, ENOUGH_PROGRAMS // num_kv_heads))
@@ -133,12 +133,12 @@ class TritonAttention(PagedReference):
         return outputs
 
 
-def _tile(query: QueryHeads, cache: KVPages, paging: Paging, scoring: Scoring, *, has_new: bool) -> Tile:
+def _tile(query: QueryHeads, cache: KVPages, paging: Paging, scoring: Scoring, *, has_new: bool) -> WorkTile:
     """Return the constants of a call, which follow from its shapes."""
     num_seqs, width, num_kv_heads, group, head_dim = query.shape
     page_size = cache.keys.shape[2]
     queries, vectors = (TILE_BYTES // (_power_of_two(head_dim) * of.dtype.itemsize) for of in (query, cache.keys))
-    tile = Tile(
+    tile = WorkTile(
         num_rows=_power_of_two(width * group, most=min(MOST_ROWS, queries)),
         num_positions=_power_of_two(vectors, most=MOST_POSITIONS),
         num_seqs=num_seqs,
@@ -161,13 +161,13 @@ def _tile(query: QueryHeads, cache: KVPages, paging: Paging, scoring: Scoring, *
     )
 
 
-def _parts(tile: Tile, num_kv_heads: int, head_dim: int) -> Parts | None:
+def _parts(tile: WorkTile, num_kv_heads: int, head_dim: int) -> SplitParts | None:
     """Return the shapes of partial results."""
     if not tile.is_split:
         return None
     rows = (tile.most_items, num_kv_heads, min(tile.num_rows, tile.width * tile.group))
     of_rows = jax.ShapeDtypeStruct(rows, jnp.float32)
-    return Parts(jax.ShapeDtypeStruct((*rows, head_dim), jnp.float32), of_rows, of_rows)
+    return SplitParts(jax.ShapeDtypeStruct((*rows, head_dim), jnp.float32), of_rows, of_rows)
 
 
 def _loadable(part: jax.Array) -> jax.Array:

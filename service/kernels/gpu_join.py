@@ -10,8 +10,8 @@ from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float, Int
 
 from service.kernels.attention import QueryHeads
-from service.kernels.gpu_tile import LOG2_E, Parts, Ref, Scalar, of_kv_head
-from service.kernels.gpu_work import Tile
+from service.kernels.gpu_tile import LOG2_E, Ref, Scalar, SplitParts, of_kv_head
+from service.kernels.gpu_work import WorkTile
 from service.kernels.reference import MASKED_SCORE
 
 SPLITS_AT_ONCE = 16  # whose values one program loads together
@@ -22,12 +22,12 @@ class JoinOperands(NamedTuple):
     """What is joined, whole arrays; a program sees one KV head of each."""
 
     attended: Ref  # [seq, token, kv_head, group, dim], results of blocks with one split, and memory for the others
-    parts: Parts
+    parts: SplitParts
     ends: Ref  # [block], the list
     sinks: Ref | None  # [kv_head, group]
 
 
-def join_splits(operands: JoinOperands, tile: Tile, *, interpret: bool) -> QueryHeads:
+def join_splits(operands: JoinOperands, tile: WorkTile, *, interpret: bool) -> QueryHeads:
     """Return the results of all blocks.
 
     Args:
@@ -56,7 +56,7 @@ def join_splits(operands: JoinOperands, tile: Tile, *, interpret: bool) -> Query
     )(operands)
 
 
-def _join_row(operands: JoinOperands, out_ref: Ref, *, tile: Tile) -> None:
+def _join_row(operands: JoinOperands, out_ref: Ref, *, tile: WorkTile) -> None:
     """Join the splits of one query row of a block, unless that has one split."""
     block, row = pl.program_id(0), pl.program_id(2)
     parts, ends, sinks = operands.parts, operands.ends, operands.sinks

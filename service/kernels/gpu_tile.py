@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from service.kernels.gpu_work import AFTER_ALL, Item, Span, Tile, item_at, last_token_of, span_of, split_of
+from service.kernels.gpu_work import AFTER_ALL, Item, SplitSpan, WorkTile, item_at, last_token_of, span_of, split_of
 from service.kernels.limits import LARGEST_CACHED
 from service.kernels.products.quantized import FP8
 from service.kernels.reference import MASKED_SCORE, is_visible
@@ -30,12 +30,12 @@ class Operands(NamedTuple):
     pages: Any  # KV of [page, kv_head, position, dim]
     query: Ref  # [seq, token, kv_head, group, dim]
     paging: Any  # Paging
-    new: Any | None  # key and value, [seq, token, kv_head, dim], `Tile.writes`
+    new: Any | None  # key and value, [seq, token, kv_head, dim], `WorkTile.writes`
     sinks: Ref | None  # [kv_head, group]
-    ends: Ref | None  # [block], the list, `Tile.is_split`
+    ends: Ref | None  # [block], the list, `WorkTile.is_split`
 
 
-class Parts(NamedTuple):
+class SplitParts(NamedTuple):
     """Softmaxes over splits."""
 
     weighted: Ref  # [item, kv_head, row, dim], sums of weighted values
@@ -46,9 +46,9 @@ class Parts(NamedTuple):
 class Outputs(NamedTuple):
     """What a call writes, likewise."""
 
-    pages: Any | None  # KV with the new tokens, `Tile.writes`
+    pages: Any | None  # KV with the new tokens, `WorkTile.writes`
     attended: Ref  # [seq, token, kv_head, group, dim], of blocks with one split
-    parts: Parts | None  # of the others, `Tile.is_split`
+    parts: SplitParts | None  # of the others, `WorkTile.is_split`
 
 
 def of_kv_head(array: Any, axis: int | None = None) -> pl.BlockSpec:
@@ -61,7 +61,7 @@ def of_kv_head(array: Any, axis: int | None = None) -> pl.BlockSpec:
     return pl.BlockSpec(tuple(shape), place)
 
 
-def attend_tiles(operands: Operands, outputs: Outputs, *, tile: Tile) -> None:
+def attend_tiles(operands: Operands, outputs: Outputs, *, tile: WorkTile) -> None:
     """Attend for each item of the list that is this program's; without a list, for the block with its number."""
     if operands.ends is None:
         item = Item(pl.program_id(0), jnp.int32(0), jnp.int32(1))
@@ -81,7 +81,7 @@ def attend_tiles(operands: Operands, outputs: Outputs, *, tile: Tile) -> None:
     jax.lax.fori_loop(jnp.int32(0), pl.cdiv(num_items - program, num_programs), take, ())
 
 
-def _attend_tile(operands: Operands, outputs: Outputs, item: Item, index: Scalar, tile: Tile) -> None:
+def _attend_tile(operands: Operands, outputs: Outputs, item: Item, index: Scalar, tile: WorkTile) -> None:
     """Attend from each query row of a block to the visible positions of one of its splits."""
     seq, block = item.block // tile.num_blocks, item.block % tile.num_blocks
     pages, paging = operands.pages, operands.paging
@@ -144,8 +144,8 @@ def _attend_tile(operands: Operands, outputs: Outputs, item: Item, index: Scalar
 
 
 def _sight(
-    paging: Any, seq: Scalar, block: Scalar, tokens: Int[Array, " row"], tile: Tile
-) -> tuple[Span, Int[Array, " row"], Int[Array, " row"]]:
+    paging: Any, seq: Scalar, block: Scalar, tokens: Int[Array, " row"], tile: WorkTile
+) -> tuple[SplitSpan, Int[Array, " row"], Int[Array, " row"]]:
     """Return what a block reads, and of each of its query rows the position and the last position that it sees."""
     start, num_tokens = paging.start[seq], paging.num_tokens[seq]
     positions = start + tokens
@@ -179,7 +179,7 @@ def _write_and_attend(
     seq: Scalar,
     is_new: Bool[Array, ""],
     initial: tuple[Array, ...],
-    tile: Tile,
+    tile: WorkTile,
 ) -> tuple[Array, ...]:
     """Write the key and the value of a sequence's one new token, if this program shall, and attend to it first.
 
@@ -221,7 +221,7 @@ def _load(
     like: Float[Array, "row dim"],
     head_dim: int,
     end: Scalar,
-    tile: Tile,
+    tile: WorkTile,
 ) -> Float[Array, "position dim"]:
     """Load the keys or values of positions before `end` in the query's dtype, with zeros elsewhere."""
     columns = jnp.arange(like.shape[1], dtype=jnp.int32)[None, :]
@@ -230,7 +230,7 @@ def _load(
     return _widened(plgpu.load(vectors, mask=mask, other=0), like.dtype, tile)
 
 
-def _quantized(vector: Float[Array, " dim"], tile: Tile) -> tuple[Num[Array, " dim"], Float[Array, ""]]:
+def _quantized(vector: Float[Array, " dim"], tile: WorkTile) -> tuple[Num[Array, " dim"], Float[Array, ""]]:
     """Return a new token's vector as it is stored, and its scale, as `kv.as_stored` does."""
     wide = vector.astype(jnp.float32)
     highest = jnp.max(jnp.abs(wide))
@@ -246,20 +246,20 @@ def _quantized(vector: Float[Array, " dim"], tile: Tile) -> tuple[Num[Array, " d
     return jnp.where(is_odd_tie, nearest - 1, nearest).astype(jnp.int8), scale
 
 
-def _widened(stored: Num[Array, "..."], dtype: jnp.dtype, tile: Tile) -> Float[Array, "..."]:
+def _widened(stored: Num[Array, "..."], dtype: jnp.dtype, tile: WorkTile) -> Float[Array, "..."]:
     """Convert stored keys or values, without their scales, to the query's dtype."""
     return (jax.lax.bitcast_convert_type(stored, FP8) if tile.is_fp8 else stored).astype(dtype)
 
 
 def _load_scales(
-    ref: Ref, pages: Int[Array, " position"], key_positions: Int[Array, " position"], *, end: Scalar, tile: Tile
+    ref: Ref, pages: Int[Array, " position"], key_positions: Int[Array, " position"], *, end: Scalar, tile: WorkTile
 ) -> Float[Array, "1 position"]:
     """Load the scales of positions before `end`, with zeros elsewhere."""
     scales = ref.at[pages, key_positions % tile.page_size, jnp.zeros_like(pages)]
     return plgpu.load(scales, mask=key_positions < end, other=0)[None, :]
 
 
-def _scores(products: Float[Array, " *row"], tile: Tile) -> Float[Array, " *row"]:
+def _scores(products: Float[Array, " *row"], tile: WorkTile) -> Float[Array, " *row"]:
     """Return attention scores divided by log(2), for `exp2`."""
     scale, soft_cap = tile.scoring.scale, tile.scoring.soft_cap
     if soft_cap is None:

@@ -28,7 +28,7 @@ AFTER_ALL = np.iinfo(np.int32).max  # fills a list up to a power of two
 
 
 @dataclass(frozen=True)
-class Tile:
+class WorkTile:
     """The constants of a kernel call."""
 
     num_rows: int  # query rows of one program, which are a block of a sequence
@@ -69,7 +69,7 @@ class Tile:
         return has_scales(self.stored)
 
 
-class Span(NamedTuple):
+class SplitSpan(NamedTuple):
     """What a block of query rows, or one of its splits, reads."""
 
     first: Blocks  # tile step, counted from position 0 of the sequence
@@ -85,13 +85,13 @@ class Item(NamedTuple):
     num_splits: Scalar  # of the block
 
 
-def last_token_of(block: Blocks, num_tokens: Blocks, tile: Tile) -> Blocks:
+def last_token_of(block: Blocks, num_tokens: Blocks, tile: WorkTile) -> Blocks:
     """Return the last token of a sequence's block, by its tokens in this step; the first for a block without any."""
     last_row = (block + 1) * tile.num_rows - 1
     return jnp.maximum(jnp.minimum(last_row // tile.group, num_tokens - 1), 0)
 
 
-def span_of(block: Blocks, start: Blocks, num_tokens: Blocks, ahead: Blocks | None, tile: Tile) -> Span:
+def span_of(block: Blocks, start: Blocks, num_tokens: Blocks, ahead: Blocks | None, tile: WorkTile) -> SplitSpan:
     """Return what a block of a sequence reads.
 
     Args:
@@ -110,17 +110,17 @@ def span_of(block: Blocks, start: Blocks, num_tokens: Blocks, ahead: Blocks | No
     window = tile.scoring.sliding_window
     begin = jnp.zeros_like(end) if window is None else jnp.maximum(start + first_token - window + 1, 0)
     first = begin // tile.num_positions
-    return Span(first, jnp.maximum(pl.cdiv(end, tile.num_positions), first), end)
+    return SplitSpan(first, jnp.maximum(pl.cdiv(end, tile.num_positions), first), end)
 
 
-def split_of(span: Span, split: Scalar, tile: Tile) -> Span:
+def split_of(span: SplitSpan, split: Scalar, tile: WorkTile) -> SplitSpan:
     """Return a block's split."""
     share = _share(span, tile)
     first = span.first + split * share
-    return Span(first, jnp.minimum(first + share, span.last), span.end)
+    return SplitSpan(first, jnp.minimum(first + share, span.last), span.end)
 
 
-def work_list(paging: Paging, tile: Tile) -> Int[Array, " block"]:
+def work_list(paging: Paging, tile: WorkTile) -> Int[Array, " block"]:
     """Return the number of splits of each block and all before it; a block that reads nothing has one, too."""
     block, start, num_tokens = jnp.arange(tile.num_blocks)[None, :], paging.start[:, None], paging.num_tokens[:, None]
     ahead = paging.ahead
@@ -141,6 +141,6 @@ def item_at(index: Scalar, ends: Int[Array, " block"]) -> Item:
     return Item(block, index - before, end - before)
 
 
-def _share(span: Span, tile: Tile) -> Blocks:
+def _share(span: SplitSpan, tile: WorkTile) -> Blocks:
     """Return the tile steps of a split; the last one of a block may have fewer."""
     return jnp.maximum(pl.cdiv(span.last - span.first, tile.most_splits), tile.shortest_split)

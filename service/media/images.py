@@ -32,7 +32,7 @@ PNG_HEAD_BYTES = 8
 TURNED = frozenset({5, 6, 7, 8})  # orientations that exchange width and height
 
 
-class Format(NamedTuple):
+class ImageFormat(NamedTuple):
     """A format of files by its first bytes, in Pillow's name."""
 
     name: str
@@ -41,10 +41,10 @@ class Format(NamedTuple):
 
 
 FORMATS = (
-    Format("PNG", b"\x89PNG\r\n\x1a\n"),
-    Format("JPEG", b"\xff\xd8\xff"),
-    Format("WEBP", b"WEBP", 8),
-    Format("GIF", b"GIF8"),
+    ImageFormat("PNG", b"\x89PNG\r\n\x1a\n"),
+    ImageFormat("JPEG", b"\xff\xd8\xff"),
+    ImageFormat("WEBP", b"WEBP", 8),
+    ImageFormat("GIF", b"GIF8"),
 )
 
 

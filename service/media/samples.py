@@ -21,7 +21,7 @@ SPAN_BYTES = 16
 type Samples = np.ndarray[tuple[int], np.dtype[np.int16]]
 
 
-class Span(NamedTuple):
+class SampleSpan(NamedTuple):
     """A part of the samples in which somebody speaks."""
 
     begin: int
@@ -32,7 +32,7 @@ class Sound(NamedTuple):
     """What a file is decoded to."""
 
     samples: Samples
-    speech: tuple[Span, ...] | None  # None: it was not looked for
+    speech: tuple[SampleSpan, ...] | None  # None: it was not looked for
 
 
 def header(num_samples: int, num_spans: int | None) -> bytes:
@@ -40,7 +40,7 @@ def header(num_samples: int, num_spans: int | None) -> bytes:
     return HEADER.pack(MAGIC, SAMPLING_RATE, num_samples, NO_SPANS if num_spans is None else num_spans)
 
 
-def span_bytes(spans: Sequence[Span]) -> bytes:
+def span_bytes(spans: Sequence[SampleSpan]) -> bytes:
     """Return spans as they come after the samples."""
     return np.array(spans, "<u8").tobytes()
 
@@ -64,4 +64,4 @@ def read_sound(answer: bytes | bytearray) -> Sound:
     edges = np.frombuffer(answer, "<u8", 2 * num_spans, HEADER.size + num_samples * SAMPLE_BYTES)
     if (np.diff(edges.astype(np.float64)) < 0).any() or (edges > num_samples).any():
         raise ValueError("the answer's spans are not in order, or not in its samples")
-    return Sound(samples, tuple(Span(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)))
+    return Sound(samples, tuple(SampleSpan(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)))

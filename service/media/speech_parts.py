@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from service.media.samples import SAMPLING_RATE, Samples, Span
+from service.media.samples import SAMPLING_RATE, Samples, SampleSpan
 
 
 class JoinedSpeech:
     """The speech of a recording without the silence between, and where its times were before."""
 
-    def __init__(self, samples: Samples, spans: Sequence[Span]) -> None:
+    def __init__(self, samples: Samples, spans: Sequence[SampleSpan]) -> None:
         parts = [samples[span.begin : span.end] for span in spans]
         self.samples: Samples = np.concatenate(parts) if parts else samples[:0]
         self._begins = [span.begin / SAMPLING_RATE for span in spans]
@@ -27,12 +27,12 @@ class JoinedSpeech:
         return self._begins[part] + joined_s - before_s
 
 
-def grouped(spans: Sequence[Span], max_samples: int) -> list[Span]:
+def grouped(spans: Sequence[SampleSpan], max_samples: int) -> list[SampleSpan]:
     """Return spans, neighbours joined with the silence between them while they stay within a number of samples."""
-    groups: list[Span] = []
+    groups: list[SampleSpan] = []
     for span in spans:
         if groups and span.end - groups[-1].begin <= max_samples:
-            groups[-1] = Span(groups[-1].begin, span.end)
+            groups[-1] = SampleSpan(groups[-1].begin, span.end)
         else:
             groups.append(span)
     return groups

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from service.media.samples import SAMPLING_RATE, Samples, Span
+from service.media.samples import SAMPLING_RATE, Samples, SampleSpan
 
 WEIGHTS_FILE = Path(__file__).with_name("silero_vad.npz")
 STEP_SIZE = 512  # samples, of each of which the network says how likely it is speech
@@ -50,7 +50,7 @@ class _Weights(NamedTuple):
     output_bias: float
 
 
-def speech_spans(samples: Samples, activity: VoiceActivity) -> list[Span]:
+def speech_spans(samples: Samples, activity: VoiceActivity) -> list[SampleSpan]:
     """Return where somebody speaks, in order, in samples."""
     return spans_of(speech_probs(samples), len(samples), activity)
 
@@ -67,11 +67,11 @@ def speech_probs(samples: Samples) -> Float[np.ndarray, " step"]:
     return np.array(probs, np.float32)
 
 
-def spans_of(probs: Iterable[float], num_samples: int, activity: VoiceActivity) -> list[Span]:
+def spans_of(probs: Iterable[float], num_samples: int, activity: VoiceActivity) -> list[SampleSpan]:
     """Return where somebody speaks, from how likely each step is speech."""
     end_threshold = max(activity.threshold - HYSTERESIS, MIN_END_THRESHOLD)
     min_silence = activity.min_silence_s * SAMPLING_RATE
-    found: list[Span] = []
+    found: list[SampleSpan] = []
     begin = silent_from = None
     for step, prob in enumerate(probs):
         at = step * STEP_SIZE
@@ -81,20 +81,21 @@ def spans_of(probs: Iterable[float], num_samples: int, activity: VoiceActivity) 
         elif prob < end_threshold and begin is not None:
             silent_from = at if silent_from is None else silent_from
             if at - silent_from >= min_silence:
-                found.append(Span(begin, silent_from))
+                found.append(SampleSpan(begin, silent_from))
                 begin = silent_from = None
     if begin is not None:
-        found.append(Span(begin, num_samples))
+        found.append(SampleSpan(begin, num_samples))
     return _padded(found, num_samples, int(activity.pad_s * SAMPLING_RATE))
 
 
-def _padded(spans: list[Span], num_samples: int, pad: int) -> list[Span]:
+def _padded(spans: list[SampleSpan], num_samples: int, pad: int) -> list[SampleSpan]:
     """Return spans that are longer on both sides; two that would overlap share what is between them."""
     edges = [-pad, *(edge for span in spans for edge in span), num_samples + pad]
     gaps = [after - before for before, after in zip(edges[::2], edges[1::2], strict=True)]
     before = [pad if gap >= 2 * pad else gap // 2 for gap in gaps]
     return [
-        Span(max(0, span.begin - before[i]), min(num_samples, span.end + before[i + 1])) for i, span in enumerate(spans)
+        SampleSpan(max(0, span.begin - before[i]), min(num_samples, span.end + before[i + 1]))
+        for i, span in enumerate(spans)
     ]
 
 

@@ -18,7 +18,7 @@ from service.api.batch.records import is_success, tokens_of
 from service.api.batch.requests import answers, as_background, client_of
 from service.api.http.keys import OPEN_OWNER
 from service.observability.progress import progress_line
-from service.offline.batch_file import BatchError, Journal, read_lines
+from service.offline.batch_file import BatchFileError, Journal, read_lines
 
 logger = logging.getLogger(__name__)
 
@@ -69,13 +69,13 @@ async def run_batch(api: ASGIApp, source: Path, target: Path, *, concurrency: in
         out: the stream for progress; stdout by default.
 
     Raises:
-        BatchError: a file is malformed, or cannot be read or written; no line was run.
+        BatchFileError: a file is malformed, or cannot be read or written; no line was run.
         EngineStopped: the engine failed; earlier answers are saved.
     """
     ids = {line.custom_id for line in read_lines(source)}
     with Journal(target) as journal:
         if unknown := journal.done - ids:
-            raise BatchError(target, 0, f"has answers to other lines, such as {min(unknown)!r}. Name another file.")
+            raise BatchFileError(target, 0, f"has answers to other lines, such as {min(unknown)!r}. Name another file.")
         tally = Tally(len(ids), num_earlier=len(journal.done))
         todo = (line for line in read_lines(source) if line.custom_id not in journal.done)
         show = progress_line(

@@ -23,7 +23,7 @@ from service.storage.objects import PART_SUFFIX
 MAX_LINE_BYTES = 256 * 1024 * 1024
 
 
-class BatchError(ServiceError):
+class BatchFileError(ServiceError):
     """A batch file cannot be read, run or written."""
 
     def __init__(self, path: Path, line: int, reason: str) -> None:
@@ -36,7 +36,7 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
     """Read a batch file line by line, skipping blank lines.
 
     Raises:
-        BatchError: a line is malformed or repeats a custom_id.
+        BatchFileError: a line is malformed or repeats a custom_id.
     """
     seen: set[str] = set()
     try:
@@ -44,11 +44,11 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
             for number, text in numbered_lines(lines, MAX_LINE_BYTES):
                 line = _parse(path, number, text)
                 if line.custom_id in seen:
-                    raise BatchError(path, number, f"custom_id {line.custom_id!r} is on an earlier line too.")
+                    raise BatchFileError(path, number, f"custom_id {line.custom_id!r} is on an earlier line too.")
                 seen.add(line.custom_id)
                 yield line
     except OSError as error:
-        raise BatchError(path, 0, f"cannot be read: {error.strerror}.") from error
+        raise BatchFileError(path, 0, f"cannot be read: {error.strerror}.") from error
 
 
 def _parse(path: Path, number: int, text: bytes | BadLine) -> BatchLine:
@@ -58,7 +58,7 @@ def _parse(path: Path, number: int, text: bytes | BadLine) -> BatchLine:
             check_recording(line.body, path.parent)
         return line
     except BadLine as error:
-        raise BatchError(path, number, error.message) from error
+        raise BatchFileError(path, number, error.message) from error
 
 
 class Journal:
@@ -68,20 +68,20 @@ class Journal:
         """Open the journal of an output file and read the ids of answered lines.
 
         Raises:
-            BatchError: the output already exists, cannot be written, or is being written by another process.
+            BatchFileError: the output already exists, cannot be written, or is being written by another process.
         """
         self._path = path
         self._part = path.with_name(path.name + PART_SUFFIX)
         if path.exists():
-            raise BatchError(path, 0, "exists already. Remove it or name another file.")
+            raise BatchFileError(path, 0, "exists already. Remove it or name another file.")
         try:
             self._file: BinaryIO = self._part.open("a+b")
             is_locked = try_lock_descriptor(self._file.fileno())
         except OSError as error:
-            raise BatchError(path, 0, f"cannot be written: {error.strerror}.") from error
+            raise BatchFileError(path, 0, f"cannot be written: {error.strerror}.") from error
         if not is_locked:
             self._file.close()
-            raise BatchError(path, 0, "is being written by another process.")
+            raise BatchFileError(path, 0, "is being written by another process.")
         self.done = self._whole_lines()
 
     def __enter__(self) -> "Journal":

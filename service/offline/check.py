@@ -34,7 +34,7 @@ from service.weights.headers import entries_of, read_headers, unequal_copies
 from service.weights.names import shown
 
 if TYPE_CHECKING:
-    from service.start.kinds.model_spec import Text
+    from service.start.kinds.model_spec import TextFiles
     from service.text.chat_template import ChatTemplate
 
 # What these say during a start is part of the answer.
@@ -120,7 +120,7 @@ def _check_model(report: Report, context: StartContext, located: LocatedCheckpoi
 
 
 def _check_images(
-    report: Report, settings: Settings, located: LocatedCheckpoint, text: "Text", specs: Sequence[WeightSpec]
+    report: Report, settings: Settings, located: LocatedCheckpoint, text: "TextFiles", specs: Sequence[WeightSpec]
 ) -> None:
     """Add the tokens of an image, of a model that takes images.
 

@@ -14,7 +14,7 @@ from service.settings import Settings
 from service.start.context import StartContext
 from service.start.load import ModelStart
 from service.start.progress import StartProgress
-from service.start.tasks import LoadedModel
+from service.start.tasks import StartedModel
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
     return 0
 
 
-async def _answer(settings: Settings, loaded: LoadedModel, metrics: Metrics, source: Path, target: Path) -> Tally:
+async def _answer(settings: Settings, loaded: StartedModel, metrics: Metrics, source: Path, target: Path) -> Tally:
     api = create_api(
         OneModel(loaded.served),
         metrics,

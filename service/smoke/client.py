@@ -54,7 +54,7 @@ class Credentials:
 
 
 @dataclass(frozen=True)
-class Form:
+class MultipartForm:
     """The fields of a form, and its file."""
 
     fields: Mapping[str, str]
@@ -133,7 +133,7 @@ class Client:
         Raises:
             Unreachable: there is no answer.
         """
-        with self._send("POST", path, Form(fields, file), None, None, is_whole=True) as answer:
+        with self._send("POST", path, MultipartForm(fields, file), None, None, is_whole=True) as answer:
             return answer.reply
 
     @contextmanager
@@ -151,7 +151,7 @@ class Client:
         self,
         method: str,
         path: str,
-        document: "Mapping[str, Any] | bytes | Form | None",
+        document: "Mapping[str, Any] | bytes | MultipartForm | None",
         credentials: Credentials | None,
         timeout_s: float | None,
         *,
@@ -206,12 +206,12 @@ class Client:
             response.close()
 
 
-def _content(document: Mapping[str, Any] | bytes | Form | None) -> dict[str, Any]:
+def _content(document: Mapping[str, Any] | bytes | MultipartForm | None) -> dict[str, Any]:
     """Return the body of a request as httpx takes it."""
     match document:
         case None:
             return {}
-        case Form(fields, file):
+        case MultipartForm(fields, file):
             return {"data": dict(fields), "files": {"file": ("recording.wav", file)}}
         case bytes():
             return {"content": document}

@@ -63,7 +63,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Report:
+class SmokeReport:
     """The outcomes of one run."""
 
     url: str

@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 from service.smoke.client import Client
 from service.smoke.failures import CheckFailed, NotApplicable
-from service.smoke.report import Finding, Outcome, Report
+from service.smoke.report import Finding, Outcome, SmokeReport
 
 
 class Kind(Enum):
@@ -78,9 +78,9 @@ def run_checks(session: Session, checks: tuple[Check, ...]) -> Iterator[Outcome]
         yield outcome
 
 
-def report_of(session: Session, seconds: float) -> Report:
+def report_of(session: Session, seconds: float) -> SmokeReport:
     """Return the report of a finished run."""
-    return Report(session.client.url, session.model_name or None, tuple(session.outcomes), seconds)
+    return SmokeReport(session.client.url, session.model_name or None, tuple(session.outcomes), seconds)
 
 
 def _run(session: Session, check: Check) -> Outcome:

@@ -62,7 +62,7 @@ class BundleSearch:
 
 
 @dataclass(frozen=True)
-class Executables:
+class StartExecutables:
     """All executables of a model. Some may still be loading or compiling; a lookup waits for its executable."""
 
     by_name: Mapping[str, Executable]
@@ -171,19 +171,19 @@ def search_log_fields(search: BundleSearch) -> dict[str, Any]:
     return {"bundle": search.outcome, "executables": len(search.spec.names.every), **size}
 
 
-def obtain_executables(search: BundleSearch, progress: StartProgress) -> Executables:
+def obtain_executables(search: BundleSearch, progress: StartProgress) -> StartExecutables:
     """Return shared executables, or start to load or compile them, without waiting."""
     spec = search.spec
     if search.shared is not None:
         progress.count_executables(len(spec.names.every), len(spec.names.every))
-        return Executables(search.shared, spec.names.first, is_shared=True)
+        return StartExecutables(search.shared, spec.names.first, is_shared=True)
     progress.count_executables(0, len(spec.names.every))
     if search.bundle is not None:
         return _load_all(search, search.bundle, progress)
     return compile_all(search, progress)
 
 
-def compile_all(search: BundleSearch, progress: StartProgress) -> Executables:
+def compile_all(search: BundleSearch, progress: StartProgress) -> StartExecutables:
     """Start to compile every executable from its shapes, without waiting for weights."""
     spec = search.spec
     gc.enable()  # unlike importing, tracing produces garbage
@@ -198,7 +198,7 @@ def compile_all(search: BundleSearch, progress: StartProgress) -> Executables:
         builds_on_lookup=False,
         on_rest_thread=yield_to_steps,
     )
-    return Executables(LazyExecutables(spec.names.compile_order, len(first), plan), first, compiler=compiler)
+    return StartExecutables(LazyExecutables(spec.names.compile_order, len(first), plan), first, compiler=compiler)
 
 
 def num_compile_threads(device: Device) -> int:
@@ -211,7 +211,7 @@ def num_compile_threads(device: Device) -> int:
     return min(num_processors, most, MAX_GPU_COMPILE_THREADS)
 
 
-def _load_all(search: BundleSearch, bundle: Bundle, progress: StartProgress) -> Executables:
+def _load_all(search: BundleSearch, bundle: Bundle, progress: StartProgress) -> StartExecutables:
     spec, done = search.spec, itertools.count(1)
     names = spec.names.every
     compiler = _Compiler(spec, search.places.partial(spec.key), progress)
@@ -236,7 +236,7 @@ def _load_all(search: BundleSearch, bundle: Bundle, progress: StartProgress) -> 
         num_first_threads=max(1, num_processors - 1),  # leave one processor for concurrent imports
         num_rest_threads=num_processors,
     )
-    return Executables(LazyExecutables(names, len(first), plan), first, bundle, compiler)
+    return StartExecutables(LazyExecutables(names, len(first), plan), first, bundle, compiler)
 
 
 class _Compiler:

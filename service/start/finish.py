@@ -13,13 +13,13 @@ from service.start.context import StartContext
 from service.start.devices import Devices
 from service.start.imports import end_quick_imports
 from service.start.progress import Phase
-from service.start.tasks import LoadedModel
+from service.start.tasks import StartedModel
 
 if TYPE_CHECKING:
     import jax
 
     from service.checkpoint.load import LoadedWeights
-    from service.start.executables import BundleSearch, Executables
+    from service.start.executables import BundleSearch, StartExecutables
     from service.start.kinds.model_spec import ModelSpec, Running
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def probe(
 def obtain_rest(
     context: StartContext,
     bundle: "BundleSearch",
-    executables: "Executables",
+    executables: "StartExecutables",
     engine: "Running",
 ) -> bool:
     """Load or compile the executables that a first token does not need, and run new ones once.
@@ -91,7 +91,7 @@ def mark_ready(
     context: StartContext,
     devices: Devices,
     bundle: "BundleSearch",
-    model: LoadedModel,
+    model: StartedModel,
     rest: bool,
 ) -> None:
     """Report that the start is complete."""
@@ -110,7 +110,7 @@ def mark_ready(
     )
 
 
-def store_bundle(context: StartContext, bundle: "BundleSearch", executables: "Executables", rest: bool) -> None:
+def store_bundle(context: StartContext, bundle: "BundleSearch", executables: "StartExecutables", rest: bool) -> None:
     """Store the bundle for later starts wherever it is missing, and share its executables with other models."""
     with contextlib.closing(bundle.places):
         if not rest or executables.is_shared:

@@ -15,7 +15,7 @@ from service.start.finish import mark_ready, obtain_rest, probe, return_memory, 
 from service.start.graph import Task, Tasks
 from service.start.prefetch import check_prefetch, expect_weights, prefetch_weights
 from service.start.tasks import (
-    LoadedModel,
+    StartedModel,
     assemble_model,
     begin_executables,
     begin_state,
@@ -47,7 +47,7 @@ class StartTasks(NamedTuple):
     """The tasks of a start that others wait for."""
 
     devices: Task[Devices]
-    model: Task[LoadedModel]
+    model: Task[StartedModel]
 
 
 def add_discovery(tasks: Tasks[StartContext]) -> Discovery:
@@ -105,7 +105,7 @@ class ModelStart:
         """
         return self._added.devices.wait()
 
-    def wait_for_model(self) -> LoadedModel:
+    def wait_for_model(self) -> StartedModel:
         """Wait until requests can be answered.
 
         Raises:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from service.api.served import Served
     from service.compile.lru_cache import LruCache
-    from service.start.executables import BundleSearch, Executables
-    from service.start.kinds.model_spec import ModelSpec, Running, Text
+    from service.start.executables import BundleSearch, StartExecutables
+    from service.start.kinds.model_spec import ModelSpec, Running, TextFiles
     from service.text.load import TokenizerFiles
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ MAX_TEMPLATE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class StartedModel:
     """A loaded model that answers requests."""
 
     served: "Served"
@@ -165,19 +165,19 @@ def replan(context: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelSpe
     )
 
 
-def begin_executables(context: StartContext, bundle: "BundleSearch") -> "Executables":
+def begin_executables(context: StartContext, bundle: "BundleSearch") -> "StartExecutables":
     """Start to load the bundle's executables, or to compile them, without waiting."""
     from service.start.executables import obtain_executables
 
     return obtain_executables(bundle, context.progress)
 
 
-def wait_for_first(_: StartContext, executables: "Executables") -> None:
+def wait_for_first(_: StartContext, executables: "StartExecutables") -> None:
     """Wait for the executables of the first token, unless they come from a bundle."""
     executables.wait_for_first()
 
 
-def begin_state(_: StartContext, bundle: "BundleSearch", executables: "Executables") -> Any:
+def begin_state(_: StartContext, bundle: "BundleSearch", executables: "StartExecutables") -> Any:
     """Allocate the device state that steps need in addition to weights."""
     return bundle.spec.begin_state(executables.by_name)
 
@@ -190,10 +190,10 @@ def pull_tokenizer_files(context: StartContext, checkpoint: LocatedCheckpoint) -
         return pull_tokenizer(checkpoint, context.cache, context.progress.pulled).path
 
 
-def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_files: Path) -> "Text":
+def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_files: Path) -> "TextFiles":
     """Read tokenizer and chat template; parsing a tokenizer that is not cached holds the GIL."""
     with context.progress.phase(Phase.TOKENIZER) as fields:
-        from service.start.kinds.model_spec import Text
+        from service.start.kinds.model_spec import TextFiles
         from service.text.json_file import read_json
         from service.text.load import end_ids, load_chat_template, load_tokenizer, read_preprocessor, special_tokens_of
 
@@ -226,7 +226,7 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
         fields |= {"tokens": tokenizer.vocab_size, "has_chat_template": template is not None}
         if tokenizer.num_rows is not None and tokenizer.vocab_size > tokenizer.num_rows:
             fields["tokens_without_embedding"] = tokenizer.vocab_size - tokenizer.num_rows
-    return Text(tokenizer, template, generation, read_preprocessor(tokenizer_files, uri))
+    return TextFiles(tokenizer, template, generation, read_preprocessor(tokenizer_files, uri))
 
 
 def _own_template(settings: Settings) -> str | None:
@@ -260,7 +260,7 @@ def start_engine(
     context: StartContext,
     bundle: "BundleSearch",
     weights: "LoadedWeights[jax.Array]",
-    executables: "Executables",
+    executables: "StartExecutables",
     device_state: Any,
 ) -> "Running":
     """Start the device thread."""
@@ -274,8 +274,8 @@ def assemble_model(  # noqa: PLR0917 (the results of five tasks)
     spec: "ModelSpec",
     weights: "LoadedWeights[jax.Array]",
     engine: "Running",
-    tokenizer: "Text",
-) -> LoadedModel:
+    tokenizer: "TextFiles",
+) -> StartedModel:
     """Combine engine and tokenizer; from here on, requests can be answered."""
     name, *other_names = served_names(context.settings)
     key = _weights_key(checkpoint, spec)
@@ -287,7 +287,7 @@ def assemble_model(  # noqa: PLR0917 (the results of five tasks)
         created=int(time.time()),
     )
     cache_weights = partial(context.common.host_cache.store, key, weights.weights)
-    return LoadedModel(served, engine, weights.release, cache_weights)
+    return StartedModel(served, engine, weights.release, cache_weights)
 
 
 def import_choice(context: StartContext, checkpoint: LocatedCheckpoint) -> "Callable[..., ModelSpec]":

@@ -11,7 +11,7 @@ from pathlib import Path
 from service.errors import AccessDenied, ObjectChanged, StorageFull, TransferFailed
 from service.observability.progress import Progress, show_progress
 from service.storage.cache.cache import (
-    Bucket,
+    CachedSource,
     CacheUnusable,
     CheckpointCache,
     OpenEntry,
@@ -75,7 +75,7 @@ class OpenFiles:
 
 @contextmanager
 def open_bucket(
-    bucket: Bucket,
+    bucket: CachedSource,
     objects: Sequence[ObjectInfo],
     chosen: Sequence[ObjectInfo],
     *,
@@ -236,7 +236,7 @@ class _FileRange:
 
 def _open_entry(
     cache: CheckpointCache,
-    bucket: Bucket,
+    bucket: CachedSource,
     objects: Sequence[ObjectInfo],
     *,
     chosen: Sequence[ObjectInfo],

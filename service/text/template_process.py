@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from service.errors import TemplateFailed, WorkerKilled
-from service.worker.process import MEBIBYTE, Call, WorkerProcess
+from service.worker.process import MEBIBYTE, WorkerCall, WorkerProcess
 
 if TYPE_CHECKING:  # only the process imports Jinja
     from service.text.sandbox import SandboxedTemplate
@@ -35,7 +35,7 @@ class TemplateProcess:
             failure=TemplateFailed,
             memory_bytes=memory_bytes,
             processor_s=render_s,
-            first=Call(_compile, (source, uri, file)),
+            first=WorkerCall(_compile, (source, uri, file)),
         )
         self._process.start()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Kind(NamedTuple):
+class LeftOutKind(NamedTuple):
     """A kind of tensors, recognized by their names in the bare model."""
 
     pattern: re.Pattern[str]
@@ -14,7 +14,7 @@ class Kind(NamedTuple):
 
 # Inside or beside the layers of a model. The sources name what writes them.
 HARMLESS = tuple(
-    Kind(re.compile(pattern), what)
+    LeftOutKind(re.compile(pattern), what)
     for pattern, what in (
         # transformers' buffers of several ages, which every reader computes: rotations, causal masks, positions.
         # Source: transformers `_keys_to_ignore_on_load_unexpected` of its models.
@@ -44,7 +44,7 @@ HARMLESS = tuple(
 )
 # Beside the layers: modules that the served model does not run.
 BESIDE = tuple(
-    Kind(re.compile(pattern), what)
+    LeftOutKind(re.compile(pattern), what)
     for pattern, what in (
         # Source: transformers, the heads of `modeling_bert.py`, `modeling_roberta.py`, `modeling_modernbert.py`,
         # `modeling_electra.py`, `modeling_distilbert.py` and of classes that end with For...
@@ -81,7 +81,7 @@ ANOTHER_MODEL = "tensors beside the model"
 
 # Names by which other formats are known, what they are, and what to do.
 FOREIGN = tuple(
-    Kind(re.compile(pattern), what)
+    LeftOutKind(re.compile(pattern), what)
     for pattern, what in (
         (
             r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.|$)",
@@ -146,5 +146,5 @@ def foreign(names: Iterable[str]) -> tuple[str, str] | None:
     return next(((name, kind.what) for kind in FOREIGN for name in names if kind.pattern.search(name)), None)
 
 
-def _first(kinds: tuple[Kind, ...], name: str) -> str | None:
+def _first(kinds: tuple[LeftOutKind, ...], name: str) -> str | None:
     return next((kind.what for kind in kinds if kind.pattern.search(name)), None)

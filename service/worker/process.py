@@ -50,7 +50,7 @@ EXIT_S = 1.0  # in which a process that has closed its channel is gone
 ENVIRONMENT = {"PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-class Outcome(IntEnum):
+class WorkerOutcome(IntEnum):
     """How a call has ended: the first byte of an answer."""
 
     RESULT = 0
@@ -59,14 +59,14 @@ class Outcome(IntEnum):
     OUT_OF_MEMORY = 3
 
 
-class Answer(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """What a call has returned."""
 
     content: bytearray
     processor_s: float
 
 
-class Call(NamedTuple):
+class WorkerCall(NamedTuple):
     """A function of a module, and its arguments."""
 
     function: Callable[..., bytes | bytearray]
@@ -83,7 +83,7 @@ class WorkerProcess:
         memory_bytes: int,
         processor_s: float,
         max_answer_bytes: int | None = None,
-        first: Call | None = None,
+        first: WorkerCall | None = None,
     ) -> None:
         """Start nothing yet.
 
@@ -116,7 +116,7 @@ class WorkerProcess:
         """Return the answer to the first call once it is there; raises as `call`."""
         return self._locked(lambda child: child.first_answer)
 
-    def call(self, function: Callable[..., bytes | bytearray], *arguments: Any) -> Answer:
+    def call(self, function: Callable[..., bytes | bytearray], *arguments: Any) -> WorkerAnswer:
         """Call a module's function in the process, which is started if none runs, and return its result.
 
         Raises:
@@ -127,7 +127,7 @@ class WorkerProcess:
         """
         request = _parts(function, arguments, self._processor_s)
 
-        def ask(child: "_Child") -> Answer:
+        def ask(child: "_Child") -> WorkerAnswer:
             if self._first is not None:
                 assert child.first_answer is not None
             child.send(request, self._wall_s)
@@ -174,7 +174,7 @@ class WorkerProcess:
 class _Child:
     """The parent's side of one process."""
 
-    def __init__(self, memory_bytes: int, processor_s: float, max_answer_bytes: int, first: Call | None) -> None:
+    def __init__(self, memory_bytes: int, processor_s: float, max_answer_bytes: int, first: WorkerCall | None) -> None:
         self._max_answer_bytes = max_answer_bytes
         self._first_s = START_S + WALL_S_PER_PROCESSOR_S * processor_s
         self._first_answer: bytearray | ServiceError | None = None
@@ -212,7 +212,7 @@ class _Child:
             self._channel.sendall(len(part).to_bytes(LENGTH_BYTES))
             self._channel.sendall(part)  # not copied behind its length: it may have many megabytes
 
-    def receive(self, timeout_s: float) -> Answer:
+    def receive(self, timeout_s: float) -> WorkerAnswer:
         """Return the answer to the oldest call that has none.
 
         Raises:
@@ -226,13 +226,13 @@ class _Child:
             raise EOFError
         head, content = self._read(HEAD_BYTES, end_s), self._read(num_bytes, end_s)
         match head[0]:
-            case Outcome.RESULT:
-                return Answer(content, int.from_bytes(head[1:]) / 1e6)
-            case Outcome.ERROR:
+            case WorkerOutcome.RESULT:
+                return WorkerAnswer(content, int.from_bytes(head[1:]) / 1e6)
+            case WorkerOutcome.ERROR:
                 raise error_of(content)
-            case Outcome.FAULT:
+            case WorkerOutcome.FAULT:
                 raise RuntimeError(f"in a worker process: {content.decode(errors='replace')}")
-            case Outcome.OUT_OF_MEMORY:
+            case WorkerOutcome.OUT_OF_MEMORY:
                 raise MemoryError
             case _:
                 raise EOFError
@@ -327,7 +327,7 @@ def main(memory_bytes: int) -> None:
         sys.stdout.buffer.write((len(head) + len(content)).to_bytes(LENGTH_BYTES) + head)
         sys.stdout.buffer.write(content)  # not copied behind its head: it may have hundreds of megabytes
         sys.stdout.buffer.flush()
-        if outcome is Outcome.OUT_OF_MEMORY:
+        if outcome is WorkerOutcome.OUT_OF_MEMORY:
             return
 
 
@@ -353,24 +353,24 @@ def _read_number(stream: IO[bytes]) -> int:
     return int.from_bytes(stream.read(LENGTH_BYTES))
 
 
-def _answered(request: Sequence[bytes]) -> tuple[Outcome, float, bytes | bytearray]:
+def _answered(request: Sequence[bytes]) -> tuple[WorkerOutcome, float, bytes | bytearray]:
     """Return the outcome of a call, its processor seconds without those of imports, and what it returns."""
     begin_s = time.process_time()
     try:
         function, arguments = pickle.loads(request[1], buffers=request[2:])
         signal.setitimer(signal.ITIMER_PROF, float(request[0]))  # whose signal ends the process
         begin_s = time.process_time()
-        outcome, content = Outcome.RESULT, function(*arguments)
+        outcome, content = WorkerOutcome.RESULT, function(*arguments)
     except ServiceError as error:
-        outcome, content = Outcome.ERROR, error_json(error)
+        outcome, content = WorkerOutcome.ERROR, error_json(error)
     except MemoryError:
-        return Outcome.OUT_OF_MEMORY, 0.0, b""
+        return WorkerOutcome.OUT_OF_MEMORY, 0.0, b""
     except (KeyboardInterrupt, SystemExit):
         raise
     # Panics of native libraries are no `Exception`. Its own message could quote what a client sent.
     except BaseException as error:
         frames = "".join(traceback.format_tb(error.__traceback__))
-        return Outcome.FAULT, 0.0, f"{type(error).__name__}\n{frames}".encode()
+        return WorkerOutcome.FAULT, 0.0, f"{type(error).__name__}\n{frames}".encode()
     return outcome, time.process_time() - begin_s, content
 
 

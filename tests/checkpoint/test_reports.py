@@ -29,7 +29,7 @@ from service.offline.check import check
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.discover import locate_checkpoint
-from service.start.kinds.model_spec import Text
+from service.start.kinds.model_spec import TextFiles
 from service.start.prefetch import weight_specs
 from service.start.progress import StartProgress
 from service.start.tasks import load_text, pull_tokenizer_files
@@ -370,7 +370,7 @@ class Loaded:
     config: object
     weights: Mapping[str, np.ndarray]
     sentence: tuple[int, Mapping[str, str]] | None  # the most tokens of a text, and the prompts
-    text: Text
+    text: TextFiles
 
 
 def settings_of(folder: Path, *, is_adapted: bool = False) -> Settings:

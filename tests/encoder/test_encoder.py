@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from service.encoder.encoder import Encoder
+from service.encoder.encoder import TextEncoder
 from service.encoder.request import EncodeRequest
 from service.encoder.shapes import EncoderShapes
 from service.errors import Draining, EngineError, EngineStopped, NonFiniteVector, Overloaded, QueueTimeout
@@ -58,7 +58,7 @@ class Running:
 
     def __init__(self, **options):
         self.runner, self.metrics, self.failures = HeldRunner(), ModelMetrics(), []
-        self.encoder = Encoder(
+        self.encoder = TextEncoder(
             self.runner, self.metrics, on_failure=lambda: self.failures.append(1), **{"max_requests": 8} | options
         )
         self.encoder.start()

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from service.encoder.batcher import Plan, PlannedText
+from service.encoder.batcher import EncoderPlan, PlannedText
 from service.encoder.packing import pack
 from service.encoder.request import EncodeRequest
 from service.kernels.windows import windows
@@ -14,7 +14,7 @@ from service.kernels.windows import windows
 def plan_of(bucket, *lengths, second_from=()):
     texts = tuple(tuple(range(1000 * number, 1000 * number + length)) for number, length in enumerate(lengths))
     request = EncodeRequest("r", texts, second_from)
-    return Plan(bucket, [PlannedText(request, number) for number in range(len(texts))])
+    return EncoderPlan(bucket, [PlannedText(request, number) for number in range(len(texts))])
 
 
 def window_of(plan):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from service.kernels import gpu
 from service.kernels.attention import Scoring
 from service.kernels.cache_layout import CacheLayout
-from service.kernels.gpu_work import Item, Span, Tile, item_at, span_of, split_of, work_list
+from service.kernels.gpu_work import Item, SplitSpan, WorkTile, item_at, span_of, split_of, work_list
 from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
 from tests.kernels.emulated import TRITON
@@ -27,7 +27,9 @@ LONG = 32 * 1024
 EDGES = sorted({0, 1, *(size + more for size in (16, 64, 128, 256, 512) for more in (-1, 0, 1))})
 LENGTHS = st.sampled_from(EDGES) | st.integers(0, 700)
 # 64 slots of Llama 3.1 8B with 32k tokens of context.
-OF_8B = Tile(16, 64, 64, 1, True, 4, PAGE_SIZE, Scoring(1.0), np.dtype(jnp.bfloat16), most_splits=32, shortest_split=8)
+OF_8B = WorkTile(
+    16, 64, 64, 1, True, 4, PAGE_SIZE, Scoring(1.0), np.dtype(jnp.bfloat16), most_splits=32, shortest_split=8
+)
 TILES = [
     OF_8B,
     replace(OF_8B, scoring=Scoring(1.0, sliding_window=300)),
@@ -64,7 +66,7 @@ def test_no_program_takes_more_of_one_long_sequence_among_short_ones_than_its_sh
     assert len(item.block) <= gpu.ENOUGH_PROGRAMS // 8  # each has a program to itself
 
 
-def take_all(tile: Tile, start: np.ndarray, num_tokens: np.ndarray) -> tuple[Item, Span, Span]:
+def take_all(tile: WorkTile, start: np.ndarray, num_tokens: np.ndarray) -> tuple[Item, SplitSpan, SplitSpan]:
     """Return the items of a list, what each reads, and what each block reads."""
     paging = Paging(jnp.asarray(start), jnp.asarray(num_tokens), jnp.zeros((len(start), 0), jnp.int32))
     ends, of_items, spans = _take_all(tile)(paging)
@@ -73,17 +75,17 @@ def take_all(tile: Tile, start: np.ndarray, num_tokens: np.ndarray) -> tuple[Ite
 
 
 @functools.cache
-def _take_all(tile: Tile):
-    def of_block(block: jax.Array, paging: Paging) -> Span:
+def _take_all(tile: WorkTile):
+    def of_block(block: jax.Array, paging: Paging) -> SplitSpan:
         seq = block // tile.num_blocks
         return span_of(block % tile.num_blocks, paging.start[seq], paging.num_tokens[seq], None, tile)
 
-    def of_index(index: jax.Array, ends: jax.Array, paging: Paging) -> tuple[Item, Span]:
+    def of_index(index: jax.Array, ends: jax.Array, paging: Paging) -> tuple[Item, SplitSpan]:
         item = item_at(index, ends)
         return item, split_of(of_block(item.block, paging), item.split, tile)
 
     @jax.jit
-    def run(paging: Paging) -> tuple[jax.Array, tuple[Item, Span], Span]:
+    def run(paging: Paging) -> tuple[jax.Array, tuple[Item, SplitSpan], SplitSpan]:
         ends = work_list(paging, tile)
         of_items = jax.vmap(of_index, (0, None, None))(jnp.arange(tile.most_items), ends, paging)
         return ends, of_items, jax.vmap(of_block, (0, None))(jnp.arange(len(ends)), paging)

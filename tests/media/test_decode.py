@@ -9,7 +9,7 @@ import pytest
 
 from service.errors import AudioTooLaborious, AudioTooLong, UnreadableAudio
 from service.media.decode import decode_audio
-from service.media.samples import SAMPLING_RATE, Span, header, read_sound, span_bytes
+from service.media.samples import SAMPLING_RATE, SampleSpan, header, read_sound, span_bytes
 from service.media.voice_activity import VoiceActivity
 from service.worker.process import WorkerProcess
 from tests.media.audio_files import ENCODERS, audio_file, speech, tone, wav
@@ -131,7 +131,7 @@ def test_an_answer_that_does_not_fit_its_header_is_not_read(answer):
 
 def test_spans_that_are_not_in_the_samples_are_not_read():
     for span in ((5, 2), (0, 3)):
-        answer = header(2, 1) + bytes(4) + span_bytes([Span(*span)])
+        answer = header(2, 1) + bytes(4) + span_bytes([SampleSpan(*span)])
         with pytest.raises(ValueError, match="spans"):
             read_sound(answer)
 

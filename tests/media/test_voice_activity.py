@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.media.samples import SAMPLING_RATE, Span
+from service.media.samples import SAMPLING_RATE, SampleSpan
 from service.media.speech_parts import JoinedSpeech, grouped
 from service.media.voice_activity import STEP_SIZE, VoiceActivity, spans_of, speech_probs, speech_spans
 from tests.media.audio_files import speech
@@ -58,8 +58,8 @@ def test_a_short_silence_does_not_end_speech_and_a_long_one_does():
     probs = [0.9] * 5 + [0.0] * short + [0.4] + [0.9] * 5 + [0.0] * long + [0.9] * 5
     spans = spans_of(probs, len(probs) * STEP_SIZE, activity)
     assert spans == [
-        Span(0, 21 * STEP_SIZE),
-        Span(41 * STEP_SIZE, 46 * STEP_SIZE),
+        SampleSpan(0, 21 * STEP_SIZE),
+        SampleSpan(41 * STEP_SIZE, 46 * STEP_SIZE),
     ]
 
 
@@ -67,12 +67,14 @@ def test_padding_stays_in_the_recording_and_neighbours_share_what_is_between():
     activity = VoiceActivity(min_silence_s=0.2, pad_s=1.0)
     probs = [0.9] * 5 + [0.0] * 10 + [0.9] * 5
     spans = spans_of(probs, len(probs) * STEP_SIZE, activity)
-    assert spans == [Span(0, 10 * STEP_SIZE), Span(10 * STEP_SIZE, 20 * STEP_SIZE)]
+    assert spans == [SampleSpan(0, 10 * STEP_SIZE), SampleSpan(10 * STEP_SIZE, 20 * STEP_SIZE)]
 
 
 def test_times_of_joined_speech_are_found_again():
     samples = np.arange(10 * SAMPLING_RATE, dtype=np.int32).astype(np.int16)
-    joined = JoinedSpeech(samples, [Span(SAMPLING_RATE, 3 * SAMPLING_RATE), Span(8 * SAMPLING_RATE, len(samples))])
+    joined = JoinedSpeech(
+        samples, [SampleSpan(SAMPLING_RATE, 3 * SAMPLING_RATE), SampleSpan(8 * SAMPLING_RATE, len(samples))]
+    )
     assert len(joined.samples) == 4 * SAMPLING_RATE
     assert joined.original_s(0.5) == pytest.approx(1.5)
     assert joined.original_s(2.0) == pytest.approx(8.0)
@@ -88,6 +90,6 @@ def test_nothing_is_joined_of_a_recording_without_speech():
 
 
 def test_neighbours_are_grouped_up_to_a_length():
-    spans = [Span(0, 10), Span(20, 30), Span(35, 50), Span(100, 300), Span(301, 310)]
-    assert grouped(spans, 50) == [Span(0, 50), Span(100, 300), Span(301, 310)]
-    assert grouped(spans, 30) == [Span(0, 30), Span(35, 50), Span(100, 300), Span(301, 310)]
+    spans = [SampleSpan(0, 10), SampleSpan(20, 30), SampleSpan(35, 50), SampleSpan(100, 300), SampleSpan(301, 310)]
+    assert grouped(spans, 50) == [SampleSpan(0, 50), SampleSpan(100, 300), SampleSpan(301, 310)]
+    assert grouped(spans, 30) == [SampleSpan(0, 30), SampleSpan(35, 50), SampleSpan(100, 300), SampleSpan(301, 310)]

@@ -9,7 +9,7 @@ import pytest
 
 from service.errors import EngineStopped
 from service.offline.batch import run_batch
-from service.offline.batch_file import BatchError, Journal, read_lines
+from service.offline.batch_file import BatchFileError, Journal, read_lines
 from tests.api.hearing.scripted_speech import MODEL, SECOND, SpeechService
 
 
@@ -117,14 +117,14 @@ def test_a_run_that_failed_goes_on_where_it_stopped_and_does_no_line_twice(tmp_p
 def test_answers_of_another_file_are_not_mixed_in(tmp_path):
     write(tmp_path / "in.jsonl", [line("a")])
     (tmp_path / "out.jsonl.part").write_text('{"custom_id": "stranger"}\n')
-    with pytest.raises(BatchError, match="has answers to other lines, such as 'stranger'"):
+    with pytest.raises(BatchFileError, match="has answers to other lines, such as 'stranger'"):
         run(EchoApi(), tmp_path / "in.jsonl", tmp_path / "out.jsonl")
 
 
 def test_a_complete_output_is_never_overwritten(tmp_path):
     write(tmp_path / "in.jsonl", [line("a")])
     (tmp_path / "out.jsonl").write_text("precious")
-    with pytest.raises(BatchError, match="exists already"):
+    with pytest.raises(BatchFileError, match="exists already"):
         run(EchoApi(), tmp_path / "in.jsonl", tmp_path / "out.jsonl")
     assert (tmp_path / "out.jsonl").read_text() == "precious"
 
@@ -146,7 +146,7 @@ def test_a_complete_output_is_never_overwritten(tmp_path):
 def test_a_bad_line_is_named_before_anything_runs(tmp_path, bad, reason):
     (tmp_path / "in.jsonl").write_text(json.dumps(line("a")) + "\n" + bad + "\n")
     api = EchoApi()
-    with pytest.raises(BatchError, match=reason):
+    with pytest.raises(BatchFileError, match=reason):
         run(api, tmp_path / "in.jsonl", tmp_path / "out.jsonl")
     assert api.asked == []
     assert list(tmp_path.iterdir()) == [tmp_path / "in.jsonl"]
@@ -158,12 +158,12 @@ def test_blank_lines_are_passed_over(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_one_clear_error(tmp_path):
-    with pytest.raises(BatchError, match="cannot be read: No such file"):
+    with pytest.raises(BatchFileError, match="cannot be read: No such file"):
         run(EchoApi(), tmp_path / "none.jsonl", tmp_path / "out.jsonl")
 
 
 def test_two_processes_do_not_write_one_output(tmp_path):
     write(tmp_path / "in.jsonl", [line("a")])
-    with Journal(tmp_path / "out.jsonl"), pytest.raises(BatchError, match="is being written by another process"):
+    with Journal(tmp_path / "out.jsonl"), pytest.raises(BatchFileError, match="is being written by another process"):
         run(EchoApi(), tmp_path / "in.jsonl", tmp_path / "out.jsonl")
     run(EchoApi(), tmp_path / "in.jsonl", tmp_path / "out.jsonl")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import BodyTooLaborious, ContextLengthExceeded, WorkerKilled
-from service.worker.process import Call, WorkerProcess
+from service.worker.process import WorkerCall, WorkerProcess
 from tests.processes import is_running
 from tests.sockets import wait_until
 from tests.worker.process_functions import (
@@ -146,7 +146,7 @@ def test_a_process_that_is_ended_fails_its_call_and_the_next_one_finds_another(p
 
 
 def test_each_new_process_is_first_called_with_what_it_needs():
-    process = new_process(first=Call(keep, (b"first",)))
+    process = new_process(first=WorkerCall(keep, (b"first",)))
     process.start()
     assert process.first_answer() == b"kept"
     assert process.call(kept).content == b"first"
@@ -158,7 +158,7 @@ def test_each_new_process_is_first_called_with_what_it_needs():
 
 
 def test_a_first_call_that_fails_fails_all_others():
-    process = new_process(first=Call(refuse))
+    process = new_process(first=WorkerCall(refuse))
     for _ in range(2):
         with pytest.raises(ContextLengthExceeded):
             process.call(echo, b"a")

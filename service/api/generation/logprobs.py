@@ -74,7 +74,7 @@ def prompt_logprobs(
     return entries
 
 
-class CompletionLogprobs:
+class CompletionLogprobsParts:
     """The `logprobs` of one completion, in parts; each continues at the text offset where the last one ended."""
 
     def __init__(

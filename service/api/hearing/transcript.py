@@ -13,7 +13,7 @@ from service.api.served import ServedSpeechModel, WindowTerms
 from service.engine.request import BACKGROUND_PRIORITY
 from service.errors import InvalidParameter
 from service.media.log_mel import FRAMES_PER_S, HOP_SIZE, Recording
-from service.media.samples import SAMPLING_RATE, Sound, Span
+from service.media.samples import SAMPLING_RATE, SampleSpan, Sound
 from service.media.speech_parts import JoinedSpeech, grouped
 from service.media.voice_activity import VoiceActivity
 from service.observability.clock import Clock, QueueDeadline
@@ -190,7 +190,7 @@ def _terms(call: Call, body: AudioRequest) -> WindowTerms:
     )
 
 
-def _parts(speech: Sequence[Span], window_frames: int, num_frames: int) -> list[Window]:
+def _parts(speech: Sequence[SampleSpan], window_frames: int, num_frames: int) -> list[Window]:
     """Return the parts that are decoded at the same time, each at most one window unless somebody speaks on."""
     parts: list[Window] = []
     for span in grouped(speech, window_frames * HOP_SIZE):

@@ -9,7 +9,7 @@ from service.api.http.request_queue import RequestQueue
 from service.errors import Overloaded
 
 
-class Places:
+class AdmissionPlaces:
     """ASGI middleware that gives each request with a body a place, and answers those without one with Retry-After.
 
     A batch's own requests are bounded by the batch. Those that end the work of others take no place, since that work

@@ -79,7 +79,7 @@ async def read_form(request: Request) -> Form:
         ClientDisconnected: the client disconnected first.
     """
     check_form(request)
-    parser = _Parser(
+    parser = _FormParser(
         request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
     )
     try:
@@ -118,7 +118,7 @@ class _Memory(BytesIO):
     _rolled = False
 
 
-class _Parser(MultiPartParser):
+class _FormParser(MultiPartParser):
     """Keeps files in memory, whose size the limit of the body bounds, and bounds the headers of parts."""
 
     spool_max_size = 2**62  # beyond which starlette would write in another thread

@@ -37,7 +37,7 @@ RENEW_INTERVAL_S = 30.0
 LAST_WRITE_S, RETRY_INTERVAL_S = 600.0, 2.0
 
 
-class Memory:
+class ResponseMemory:
     """The responses of the API key of a request."""
 
     def __init__(self, request: Request, store: ResponseStore | None) -> None:
@@ -145,12 +145,12 @@ class Memory:
         return kept
 
 
-async def memory(request: Request) -> Memory:
+async def memory(request: Request) -> ResponseMemory:
     """Return the memory of the API key of a request; that of a batch keeps nothing."""
-    return Memory(request, None if call_of(request.scope).is_background else request.app.state.responses)
+    return ResponseMemory(request, None if call_of(request.scope).is_background else request.app.state.responses)
 
 
-KeyMemory = Annotated[Memory, Depends(memory)]
+KeyMemory = Annotated[ResponseMemory, Depends(memory)]
 
 
 class _Place:

@@ -10,14 +10,14 @@ from service.api.vectors.encoding import encode
 from service.api.vectors.texts import pair_ids
 
 
-class Scores(NamedTuple):
+class PairScores(NamedTuple):
     """The score of each pair, and the tokens of all."""
 
     scores: list[float]
     num_tokens: int
 
 
-async def score(call: Call, model: ServedEncoder, body: PairsRequest) -> Scores:
+async def score(call: Call, model: ServedEncoder, body: PairsRequest) -> PairScores:
     """Return the scores of the pairs of a request.
 
     Raises:
@@ -28,4 +28,4 @@ async def score(call: Call, model: ServedEncoder, body: PairsRequest) -> Scores:
     """
     encoded = await call.make_prompt(partial(pair_ids, template=model.vectors.template), body, model)
     vectors = await encode(call, model, [pair.token_ids for pair in encoded], [pair.second_from for pair in encoded])
-    return Scores(vectors[:, 0].tolist(), sum(len(pair.token_ids) for pair in encoded))
+    return PairScores(vectors[:, 0].tolist(), sum(len(pair.token_ids) for pair in encoded))

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from service.api.schema.wire import WireObject, parse, parse_light
 from service.api.work.long_work import LongWork
 from service.api.work.text_threads import TextThreads
-from service.api.work.turns import ANYONE, Client, Turns
+from service.api.work.turns import ANYONE, Turns, WorkOwner
 from service.errors import BodyTooLaborious
 from service.text.prompt_model import PromptModel
 from service.worker.process import MEBIBYTE, WorkerProcess
@@ -67,7 +67,7 @@ class LongBodies:
         self._idle: asyncio.TimerHandle | None = None
         self._sent: tuple[int, set[str]] = (0, set())  # the keys of the models that the process has, by its number
 
-    async def read(self, body: LongBody, client: Client = ANYONE) -> Any:
+    async def read(self, body: LongBody, client: WorkOwner = ANYONE) -> Any:
         """Return the checked object of a client's body, without what only its prompts need, once its turn has come.
 
         Raises:
@@ -76,7 +76,9 @@ class LongBodies:
         """
         return await self._turns.begin(lambda: self._call(client, partial(parse_light, body.kind), _read, body), client)
 
-    async def convert[T: WireObject](self, body: LongBody, function: Callable[[Any], T], client: Client = ANYONE) -> T:
+    async def convert[T: WireObject](
+        self, body: LongBody, function: Callable[[Any], T], client: WorkOwner = ANYONE
+    ) -> T:
         """Return the object that a function of a module makes of a body that has been read, without its bulk.
 
         Raises:
@@ -85,7 +87,7 @@ class LongBodies:
         """
         return await self._call(client, partial(parse_light, _result_type(function)), _convert, body, function)
 
-    async def make(self, body: LongBody, function: Callable[[LongBody], bytes], client: Client = ANYONE) -> bytes:
+    async def make(self, body: LongBody, function: Callable[[LongBody], bytes], client: WorkOwner = ANYONE) -> bytes:
         """Run a module's function on a parsed body in the worker process and return its result.
 
         Raises:
@@ -93,7 +95,7 @@ class LongBodies:
         """
         return await self._call(client, bytes, function, body)
 
-    async def run(self, function: Callable[[], bytes], client: Client = ANYONE) -> bytes:
+    async def run(self, function: Callable[[], bytes], client: WorkOwner = ANYONE) -> bytes:
         """Return the result of a function of a module, or a partial one, that works on other text than a body.
 
         Raises:
@@ -107,7 +109,7 @@ class LongBodies:
         body: LongBody,
         function: Callable[[Any, PromptModel], T],
         model: PromptModel,
-        client: Client = ANYONE,
+        client: WorkOwner = ANYONE,
     ) -> T:
         """Return what a function of a module makes of the complete object of a body that has been read, and a model.
 
@@ -124,7 +126,7 @@ class LongBodies:
         function: "Callable[..., T]",
         model: PromptModel,
         *arguments: Any,
-        client: Client = ANYONE,
+        client: WorkOwner = ANYONE,
     ) -> T:
         """Return what a function of a module makes of a model and arguments, however short the body is.
 
@@ -137,7 +139,7 @@ class LongBodies:
 
     async def _call[T](
         self,
-        client: Client,
+        client: WorkOwner,
         read: Callable[[bytes], T],
         function: Callable[..., bytes],
         *arguments: Any,

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from service.api.work.turns import ANYONE, Client, Turns
+from service.api.work.turns import ANYONE, Turns, WorkOwner
 
 # A shorter body is worked on at once: passing it to another process takes as long, or little less.
 SHORT_BODY_BYTES = 32 * 1024
@@ -32,7 +32,7 @@ class LongWork:
         """How long one body has taken lately, with its rest; 0 before there was one."""
         return sum(self._turns_s) / max(1, len(self._turns_s))
 
-    async def begin[T](self, work: Callable[[], Awaitable[T]], client: Client = ANYONE) -> T:
+    async def begin[T](self, work: Callable[[], Awaitable[T]], client: WorkOwner = ANYONE) -> T:
         """Return the result of the first work on a client's body, once its turn has come; raises what it raises."""
         loop, turn = asyncio.get_running_loop(), await self.turn.take(client)
         begin_s = loop.time()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from service.api.work.text_threads import TextThreads
-from service.api.work.turns import ANYONE, Client, Turns
+from service.api.work.turns import ANYONE, Turns, WorkOwner
 from service.compile.lru_cache import LruCache
 from service.errors import AudioTooLaborious, ImageTooLaborious, PdfTooLaborious, ServiceError
 from service.media.decode import decode_audio
@@ -82,7 +82,7 @@ class MediaProcesses:
         max_s: float = MAX_AUDIO_S,
         *,
         activity: VoiceActivity | None = None,
-        client: Client = ANYONE,
+        client: WorkOwner = ANYONE,
     ) -> Sound:
         """Return the samples of an audio file, and with `activity` where somebody speaks.
 
@@ -93,7 +93,7 @@ class MediaProcesses:
         """
         return await self._sounds.call(client, read_sound, decode_audio, content, max_s, activity)
 
-    async def image_size(self, content: bytes, *, key: bytes, param: str, client: Client = ANYONE) -> Size:
+    async def image_size(self, content: bytes, *, key: bytes, param: str, client: WorkOwner = ANYONE) -> Size:
         """Return the size of an image from its header.
 
         Args:
@@ -120,7 +120,7 @@ class MediaProcesses:
         *,
         key: bytes,
         param: str,
-        client: Client = ANYONE,
+        client: WorkOwner = ANYONE,
     ) -> list[Picture]:
         """Return an image in the sizes that are wanted, each made of the one before; raises as `image_size`."""
         # What the process holds at the same time, which its memory is for.
@@ -133,7 +133,7 @@ class MediaProcesses:
             self._pictures.put(wanted, pictures)
         return pictures
 
-    async def pdf_text(self, content: bytes, *, client: Client = ANYONE) -> PdfText:
+    async def pdf_text(self, content: bytes, *, client: WorkOwner = ANYONE) -> PdfText:
         """Return the text of a PDF, which is a client's.
 
         Raises:
@@ -179,7 +179,7 @@ class _Processes:
 
     async def call[T](
         self,
-        client: Client,
+        client: WorkOwner,
         read: Callable[[bytearray], T],
         function: Callable[..., bytes | bytearray],
         *arguments: Any,

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 import anyio
 import anyio.to_thread
 
-from service.api.work.turns import ANYONE, Client, Turns
+from service.api.work.turns import ANYONE, Turns, WorkOwner
 
 # Each may occupy a processor, which the device thread may need too.
 MAX_TEXT_THREADS = 4
@@ -45,7 +45,7 @@ class TextThreads:
         return self._of_models.setdefault(key, Turns(MAX_TEXT_THREADS))
 
     async def run[T](
-        self, work: Callable[[], T], *, client: Client = ANYONE, is_long: bool = False, turns: Turns | None = None
+        self, work: Callable[[], T], *, client: WorkOwner = ANYONE, is_long: bool = False, turns: Turns | None = None
     ) -> T:
         """Return the result of work in a thread that counts until it ends, and not until nothing awaits it any more.
 

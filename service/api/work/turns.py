@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from typing import NamedTuple, Protocol
 
 
-class Client(Protocol):
+class WorkOwner(Protocol):
     """Whom work is for."""
 
     @property
@@ -40,7 +40,7 @@ class Turn:
 
     __slots__ = ("begin_s", "client")
 
-    def __init__(self, client: Client, begin_s: float) -> None:
+    def __init__(self, client: WorkOwner, begin_s: float) -> None:
         self.client, self.begin_s = client, begin_s
 
 
@@ -52,7 +52,7 @@ class Turns:
         self._taken: set[Turn] = set()
         self._num_taken = Counter[str]()  # by client
         # Of clients that have a place or wait for one: in the order of arrival, and the seconds by weight so far.
-        self._waiting: dict[str, deque[tuple[Client, asyncio.Future[Turn]]]] = {}
+        self._waiting: dict[str, deque[tuple[WorkOwner, asyncio.Future[Turn]]]] = {}
         self._had_s: dict[str, float] = {}
 
     @property
@@ -65,7 +65,7 @@ class Turns:
         """How many wait for one."""
         return sum(map(len, self._waiting.values()))
 
-    async def take(self, client: Client) -> Turn:
+    async def take(self, client: WorkOwner) -> Turn:
         """Return a place of the client's, once it is its turn."""
         self._had_s.setdefault(client.name, min(self._had_s.values(), default=0.0))
         taken = asyncio.get_running_loop().create_future()
@@ -81,7 +81,7 @@ class Turns:
             raise
 
     @contextlib.asynccontextmanager
-    async def held(self, client: Client) -> AsyncGenerator[None]:
+    async def held(self, client: WorkOwner) -> AsyncGenerator[None]:
         """Hold a place of the client's within the context, once it is its turn."""
         turn = await self.take(client)
         try:
@@ -98,7 +98,7 @@ class Turns:
         self._forget(name)
         self._give()
 
-    def _leave(self, client: Client, taken: asyncio.Future[Turn]) -> None:
+    def _leave(self, client: WorkOwner, taken: asyncio.Future[Turn]) -> None:
         waiting = self._waiting.get(client.name, ())
         if (client, taken) in waiting:
             self._waiting[client.name].remove((client, taken))

@@ -54,8 +54,8 @@ class AdapterConfig:
     base: str | None  # the name or path of the model that it was trained on
     rank: int
     alpha: float
-    ranks: "tuple[Pattern[int], ...]"  # the first that matches decides
-    alphas: "tuple[Pattern[float], ...]"
+    ranks: "tuple[ModulePattern[int], ...]"  # the first that matches decides
+    alphas: "tuple[ModulePattern[float], ...]"
     is_rank_stabilized: bool
     trained: Mapping[str, Any]  # the fields of `MERGED_ONLY` that are set, and `bias`
     ties: bool  # whether an embedding that is the head too was trained as both
@@ -82,7 +82,7 @@ class AdapterConfig:
 
 
 @dataclass(frozen=True)
-class Pattern[Value]:
+class ModulePattern[Value]:
     """A value of the modules whose names end with what a regular expression matches."""
 
     value: Value
@@ -126,9 +126,11 @@ def read_adapter_config(uri: str, values: Mapping[str, Any]) -> AdapterConfig:
         base=base if isinstance(base, str) else None,
         rank=reading.rank("r", values.get("r", 8)),
         alpha=reading.alpha("lora_alpha", values.get("lora_alpha", 8)),
-        ranks=tuple(Pattern(reading.rank("rank_pattern", v), names) for names, v in reading.patterns("rank_pattern")),
+        ranks=tuple(
+            ModulePattern(reading.rank("rank_pattern", v), names) for names, v in reading.patterns("rank_pattern")
+        ),
         alphas=tuple(
-            Pattern(reading.alpha("alpha_pattern", v), names) for names, v in reading.patterns("alpha_pattern")
+            ModulePattern(reading.alpha("alpha_pattern", v), names) for names, v in reading.patterns("alpha_pattern")
         ),
         is_rank_stabilized=bool(values.get("use_rslora")),
         trained={key: values[key] for key in MERGED_ONLY if values.get(key)}

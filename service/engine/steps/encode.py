@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from service.engine.shapes import Bucket, RowShapes
 from service.engine.steps.inputs import NOT_MEDIA, EmbedInputs, step_inputs
-from service.engine.steps.step import Embedded, GroupInputs, GroupOutputs, SlotState, embed_tokens
+from service.engine.steps.step import Embedded, GroupOutputs, SlotState, StepGroupInputs, embed_tokens
 from service.kernels.paging import Paging
 from service.models.interface import Cache, HasLayerInputs, LayerGroup, MediaEncoder, PagedDecoder, TakesMedia, Weights
 
@@ -31,7 +31,7 @@ class KeepInputs(NamedTuple):
 class AttendInputs(NamedTuple):
     """The inputs of a layer group whose scores of the memory are wanted."""
 
-    step: GroupInputs
+    step: StepGroupInputs
     heads: Int[Any, "layer head"]
 
 

@@ -82,7 +82,7 @@ class Sample(NamedTuple):
         return f"sample-{self.sampler}-seqs{self.num_seqs}"
 
 
-class EncoderPart(StrEnum):
+class EncoderStage(StrEnum):
     """What a program of an encoder does."""
 
     BEGIN = "begin"
@@ -94,7 +94,7 @@ class EncoderPart(StrEnum):
 class OfEncoder(NamedTuple):
     """A program that encodes a medium."""
 
-    part: EncoderPart
+    part: EncoderStage
     group: str = ""  # the kind of layer group
     num_rows: int = 0  # to which media are padded; 0 if all are alike
 
@@ -200,11 +200,11 @@ def encoder_keys(
         return []
     if shapes.media is None:
         return [
-            *_encoding(encoder_groups, EncoderPart.END, 0),
+            *_encoding(encoder_groups, EncoderStage.END, 0),
             *(OfMemory(MemoryPart.REMEMBER, group.kind) for group in distinct(groups)),
         ]
     encoding = (
-        key for num_rows in shapes.media.num_rows for key in _encoding(encoder_groups, EncoderPart.KEEP, num_rows)
+        key for num_rows in shapes.media.num_rows for key in _encoding(encoder_groups, EncoderStage.KEEP, num_rows)
     )
     taking = [
         key
@@ -217,10 +217,10 @@ def encoder_keys(
     return [*encoding, *taking]
 
 
-def _encoding(encoder_groups: Sequence[LayerGroup], last: EncoderPart, num_rows: int) -> list[OfEncoder]:
+def _encoding(encoder_groups: Sequence[LayerGroup], last: EncoderStage, num_rows: int) -> list[OfEncoder]:
     return [
-        OfEncoder(EncoderPart.BEGIN, num_rows=num_rows),
-        *(OfEncoder(EncoderPart.LAYERS, group.kind, num_rows) for group in distinct(encoder_groups)),
+        OfEncoder(EncoderStage.BEGIN, num_rows=num_rows),
+        *(OfEncoder(EncoderStage.LAYERS, group.kind, num_rows) for group in distinct(encoder_groups)),
         OfEncoder(last, num_rows=num_rows),
     ]
 

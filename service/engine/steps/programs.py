@@ -39,7 +39,7 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.keys import (
     Embed,
-    EncoderPart,
+    EncoderStage,
     Hidden,
     Layers,
     MemoryPart,
@@ -65,8 +65,8 @@ from service.engine.steps.sampling import (
 )
 from service.engine.steps.sharding import placed, placement_of
 from service.engine.steps.step import (
-    GroupInputs,
     SlotState,
+    StepGroupInputs,
     count_step,
     embed_tokens,
     initial_slots,
@@ -208,20 +208,20 @@ class _EnginePrograms:
         """Yield the programs that encode media of one size, and keep or remember their output."""
         hidden = jax.eval_shape(encoder.begin, self._weights, encoder.features)
         begin = functools.partial(encode_begin, encoder)
-        key = OfEncoder(EncoderPart.BEGIN, num_rows=num_rows)
+        key = OfEncoder(EncoderStage.BEGIN, num_rows=num_rows)
         yield self._program(key, begin, (self._weights, (), encoder.features))
         for group in distinct(encoder.layer_groups):
             run = functools.partial(encode_layers, encoder, group)
-            key = OfEncoder(EncoderPart.LAYERS, group.kind, num_rows)
+            key = OfEncoder(EncoderStage.LAYERS, group.kind, num_rows)
             yield self._program(key, run, (self._of(group), (), hidden))
         if self._shapes.media is None:
             end = functools.partial(encode_end, encoder)
-            yield self._program(OfEncoder(EncoderPart.END, num_rows=num_rows), end, (self._weights, (), hidden))
+            yield self._program(OfEncoder(EncoderStage.END, num_rows=num_rows), end, (self._weights, (), hidden))
             yield from self._remembering(model, jax.eval_shape(encoder.end, self._weights, hidden))
         else:
             places = _int32(self._shapes.media.places_for(num_rows))
             keep = functools.partial(keep_rows, encoder)
-            key = OfEncoder(EncoderPart.KEEP, num_rows=num_rows)
+            key = OfEncoder(EncoderStage.KEEP, num_rows=num_rows)
             yield self._program(key, keep, (self._weights, self._row_shapes, KeepInputs(hidden, places)))
 
     def _remembering(self, model: TakesMedia, output: jax.ShapeDtypeStruct) -> Iterator[Program]:
@@ -302,7 +302,7 @@ class _EnginePrograms:
             for bucket in self._shapes.buckets_in_parts
         ]
 
-    def _of_group(self, group: LayerGroup, bucket: Bucket, inputs: GroupInputs) -> Program:
+    def _of_group(self, group: LayerGroup, bucket: Bucket, inputs: StepGroupInputs) -> Program:
         cache = self._placed_cache(group)
         per_layer = self._per_layer(self._shapes.padding(bucket))
         if per_layer:
@@ -325,7 +325,7 @@ class _EnginePrograms:
             return tuple(self._cache_shapes(groups[shared.group])[shared.layer] for shared in group.shared)
         return jax.eval_shape(functools.partial(self._make_cache, group))
 
-    def _group_inputs(self, bucket: Bucket) -> GroupInputs:
+    def _group_inputs(self, bucket: Bucket) -> StepGroupInputs:
         """Return the shapes of a layer group's inputs; those that depend on the model come from its `embed`."""
         step = empty_step(bucket, self._shapes)
         hidden, rotation = self._embedded(self._shapes.padding(bucket))
@@ -337,7 +337,7 @@ class _EnginePrograms:
             regions = regions._replace(prompts=regions.prompts._replace(ahead=ahead))
         windows = in_windows(regions, step.windows)
         layers = LayerGroupInputs(hidden, rotation, regions, memory, adapters=adapters, windows=windows)
-        return GroupInputs(layers, step.places if bucket.num_rows else None)
+        return StepGroupInputs(layers, step.places if bucket.num_rows else None)
 
     def _embed_shapes(self, num_tokens: int) -> tuple[Any, Any]:
         tokens = _int32(num_tokens)

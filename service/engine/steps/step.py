@@ -47,7 +47,7 @@ class Embedded(NamedTuple):
     per_layer: tuple[Float[Array, "layer token size"], ...] = ()  # of each layer group; of most models nothing
 
 
-class GroupInputs(NamedTuple):
+class StepGroupInputs(NamedTuple):
     """The inputs of a layer group's program."""
 
     layers: LayerGroupInputs
@@ -111,7 +111,7 @@ def embed_tokens(
 
 
 def run_layer_group(
-    model: PagedDecoder, group: LayerGroup, weights: list[jax.Array], cache: Cache, inputs: GroupInputs
+    model: PagedDecoder, group: LayerGroup, weights: list[jax.Array], cache: Cache, inputs: StepGroupInputs
 ) -> tuple[Cache, GroupOutputs]:
     """Run some layers over the tokens of a step."""
     layers, places = jax.tree.map(jnp.asarray, inputs)

@@ -10,7 +10,7 @@ from service.engine.shapes import Bucket
 from service.engine.steps.inputs import EmbedInputs, SampleInputs
 from service.engine.steps.keys import distinct
 from service.engine.steps.sampling import Sampled
-from service.engine.steps.step import GroupInputs, SlotState, embed_tokens, run_layer_group
+from service.engine.steps.step import SlotState, StepGroupInputs, embed_tokens, run_layer_group
 from service.models.interface import Cache, PagedDecoder, Weights
 
 type SampleStep = Callable[[Weights, SlotState, SampleInputs], tuple[SlotState, Sampled]]
@@ -58,7 +58,7 @@ class WholeSteps:
             if embedded.per_layer:
                 layers = layers._replace(per_layer=embedded.per_layer[number])
             read = tuple(caches[cache.group][cache.layer] for cache in group.shared)
-            changed, outputs = self._run_kind(group.kind)(of_group, read or group_cache, GroupInputs(layers, None))
+            changed, outputs = self._run_kind(group.kind)(of_group, read or group_cache, StepGroupInputs(layers, None))
             caches.append(group_cache if read else changed)
             layers = layers._replace(hidden=outputs.hidden)
         return WholeState(slots, tuple(caches)), SampleInputs(layers.hidden, embedded.sampled)

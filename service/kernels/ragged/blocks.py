@@ -28,7 +28,7 @@ class BlockLimits(NamedTuple):
     vmem_bytes: int | None  # limit on the kernel's VMEM; None for the compiler's default
 
 
-class Block(NamedTuple):
+class RaggedBlock(NamedTuple):
     """The size of a block."""
 
     num_pages: int
@@ -55,7 +55,7 @@ def choose_block(
     page_bytes: int,
     context_pages: int,
     num_tokens: int,
-) -> Block:
+) -> RaggedBlock:
     """Choose the block for a step.
 
     Args:
@@ -71,4 +71,4 @@ def choose_block(
     num_queries = max(min(limits.queries, limits.query_heads // (num_heads * group), num_tokens), 1)
     num_positions = min(limits.positions, limits.scores // (num_queries * group))
     num_pages = min(limits.pages, num_positions // page_size, limits.buffer_bytes // (2 * page_bytes), context_pages)
-    return Block(max(num_pages, 1), num_queries, limits.vmem_bytes)
+    return RaggedBlock(max(num_pages, 1), num_queries, limits.vmem_bytes)

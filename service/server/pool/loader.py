@@ -13,7 +13,7 @@ from service.start.context import CommonParts, StartContext
 from service.start.devices import Devices
 from service.start.load import ModelStart
 from service.start.progress import StartProgress
-from service.start.tasks import LoadedModel
+from service.start.tasks import StartedModel
 from service.weights.host_cache import HostCache
 
 
@@ -24,7 +24,7 @@ class StartLoading(Loading):
         self.start = start
         self._context = context
 
-    def wait(self) -> LoadedModel:
+    def wait(self) -> StartedModel:
         return self.start.wait_for_model()
 
     def wait_until_complete(self) -> None:

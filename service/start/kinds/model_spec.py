@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextFiles:
     """What the host needs of a checkpoint for texts."""
 
     tokenizer: "Tokenizer"
@@ -61,7 +61,7 @@ class Running(Protocol):
         """Measure the machine, and return fields for the last log line of a start."""
         ...
 
-    def served(self, text: Text, **facts: Any) -> "Served":
+    def served(self, text: TextFiles, **facts: Any) -> "Served":
         """Return the model for the API; `facts` are the fields that all kinds of models have, such as the name."""
         ...
 

@@ -7,13 +7,13 @@ from typing import Any, override
 
 from service.api.served import ServedEncoder, VectorFacts
 from service.encoder.cache import VectorCache
-from service.encoder.encoder import Encoder
+from service.encoder.encoder import TextEncoder
 from service.encoder.request import EncodeRequest
 from service.encoder.runner import EncoderRunner
 from service.errors import Draining, Overloaded
 from service.models.encoders.token_heads import TokenOutputs
 from service.start.context import StartContext
-from service.start.kinds.model_spec import Running, Text
+from service.start.kinds.model_spec import Running, TextFiles
 
 
 class RunningEncoder(Running):
@@ -28,7 +28,7 @@ class RunningEncoder(Running):
         tokens: TokenOutputs | None,
     ) -> None:
         """Start the device thread."""
-        self._encoder = Encoder(
+        self._encoder = TextEncoder(
             runner,
             context.model_metrics,
             max_requests=context.settings.max_concurrent_requests,
@@ -41,7 +41,7 @@ class RunningEncoder(Running):
 
     @property
     @override
-    def thread(self) -> Encoder:
+    def thread(self) -> TextEncoder:
         return self._encoder
 
     @override
@@ -57,7 +57,7 @@ class RunningEncoder(Running):
         return {}
 
     @override
-    def served(self, text: Text, **facts: Any) -> ServedEncoder:
+    def served(self, text: TextFiles, **facts: Any) -> ServedEncoder:
         shapes = self._runner.shapes
         return ServedEncoder(
             **facts,

@@ -14,7 +14,7 @@ from service.engine.schedule.device_turns import DeviceTurns
 from service.errors import Draining, Overloaded
 from service.models.description import ImageEncoder, PatchEncoder
 from service.start.context import StartContext
-from service.start.kinds.model_spec import Running, Text
+from service.start.kinds.model_spec import Running, TextFiles
 from service.start.kinds.vision import read_vision
 from service.start.read_speed import read_speed
 
@@ -95,7 +95,7 @@ class RunningEngine(Running):
         }
 
     @override
-    def served(self, text: Text, **facts: Any) -> Served:
+    def served(self, text: TextFiles, **facts: Any) -> Served:
         return ServedModel(
             **facts,
             engine=self._engine,
@@ -111,7 +111,7 @@ class RunningEngine(Running):
             vision=self._vision(text, facts["name"]),
         )
 
-    def _vision(self, text: Text, uri: str) -> Vision | None:
+    def _vision(self, text: TextFiles, uri: str) -> Vision | None:
         """Return how the model takes images, if it does.
 
         Raises:

@@ -13,7 +13,7 @@ from service.engine.runner import Runner
 from service.engine.schedule.device_turns import DeviceTurns
 from service.models.description import DecoderConfig
 from service.start.context import StartContext
-from service.start.kinds.model_spec import Text
+from service.start.kinds.model_spec import TextFiles
 from service.start.kinds.running_engine import RunningEngine
 from service.text.speech.model import SpeechModel
 from service.text.speech.tokens import read_speech_tokens
@@ -36,7 +36,7 @@ class RunningListener(RunningEngine):
         super().__init__(context, runner, config.vocab_size, formats, turns)
 
     @override
-    def served(self, text: Text, **facts: Any) -> ServedSpeechModel:
+    def served(self, text: TextFiles, **facts: Any) -> ServedSpeechModel:
         backend = text.tokenizer.backend
         tokens = read_speech_tokens(facts["name"], backend, {"vocab_size": self._config.vocab_size}, text.generation)
         speech = SpeechModel(

@@ -11,12 +11,12 @@ from service.media.longest_edge import read_line_tokens, read_longest_edge
 from service.media.scaling import read_scaler
 from service.media.tiles import read_square, read_tiler
 from service.models.description import ImageEncoder, PatchEncoder
-from service.start.kinds.model_spec import Text
+from service.start.kinds.model_spec import TextFiles
 from service.text.images import BlockText, LineText, RowText, TileText
 
 
 def read_vision(
-    uri: str, text: Text, encoder: ImageEncoder | PatchEncoder, shapes: RowShapes, max_image_tokens: int | None
+    uri: str, text: TextFiles, encoder: ImageEncoder | PatchEncoder, shapes: RowShapes, max_image_tokens: int | None
 ) -> Vision:
     """Read how images are cut and scaled, and what stands for them in a prompt.
 
@@ -42,7 +42,7 @@ def read_vision(
     return Vision(tiler, TileText(placeholder, rows), encoder.token_id, shapes)
 
 
-def _of_patches(uri: str, text: Text, encoder: PatchEncoder, shapes: RowShapes, placeholder: str) -> Vision:
+def _of_patches(uri: str, text: TextFiles, encoder: PatchEncoder, shapes: RowShapes, placeholder: str) -> Vision:
     values: Mapping[str, Any] = text.preprocessor
     sizes: Any = {"patch_size": encoder.patch_size, "merge_size": encoder.merge_size, "padded_rows": shapes.num_rows}
     if encoder.has_lines:
@@ -59,7 +59,7 @@ def _of_patches(uri: str, text: Text, encoder: PatchEncoder, shapes: RowShapes, 
     return Vision(read_scaler(uri, values, **sizes), RowText(placeholder), encoder.token_id, shapes)
 
 
-def _token(uri: str, text: Text, token_id: int) -> str:
+def _token(uri: str, text: TextFiles, token_id: int) -> str:
     found = text.tokenizer.backend.id_to_token(token_id)
     if found is None:
         raise MalformedCheckpoint(uri, "tokenizer.json", f"has no token {token_id}, which stands for images")

@@ -37,7 +37,7 @@ LOCK_LOG_INTERVAL_S = 10.0
 
 
 @runtime_checkable
-class Bucket(RangeSource, Protocol):
+class CachedSource(RangeSource, Protocol):
     """A source whose objects are copied into the cache."""
 
     limits: TransferLimits
@@ -152,7 +152,7 @@ class CheckpointCache:
 
     def pull(
         self,
-        source: Bucket,
+        source: CachedSource,
         objects: Sequence[ObjectInfo],
         progress: Progress,
         cancelled: threading.Event | None = None,
@@ -179,7 +179,7 @@ class CheckpointCache:
             shutil.rmtree(private.root, ignore_errors=True)
             raise
 
-    def find(self, source: Bucket, objects: Sequence[ObjectInfo]) -> PulledCheckpoint | None:
+    def find(self, source: CachedSource, objects: Sequence[ObjectInfo]) -> PulledCheckpoint | None:
         """Hold objects if they are cached and unchanged by `lstat`; never wait for another process."""
         entry = CacheEntry.of(self._folder, source.uri, objects)
         lock = entry.try_hold_unchanged(objects)
@@ -225,7 +225,7 @@ class CheckpointCache:
         return self.root / "checkpoints"
 
     def _pull(
-        self, source: Bucket, objects: Sequence[ObjectInfo], progress: Progress, budget: RetryBudget
+        self, source: CachedSource, objects: Sequence[ObjectInfo], progress: Progress, budget: RetryBudget
     ) -> PulledCheckpoint:
         with self.open_entry(source, objects, budget) as entry:
             if entry.missing:

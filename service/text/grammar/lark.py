@@ -51,10 +51,10 @@ def pattern_of(grammar: str) -> str:
     Raises:
         ValueError: it is malformed, not regular, or has a construct that is not supported; the message says which.
     """
-    return _Reader(grammar).pattern("start")
+    return _LarkReader(grammar).pattern("start")
 
 
-class _Reader:
+class _LarkReader:
     """Reads the rules of one grammar, then writes each where it is used."""
 
     def __init__(self, grammar: str) -> None:

@@ -49,10 +49,10 @@ def reduced(schema: Any, param: str, relaxed: list[str] | None = None) -> dict[s
     # Defends against T9.
     if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
         raise InvalidParameter(f"Invalid '{param}': it is larger than {MAX_SCHEMA_BYTES} bytes.", param=param)
-    return _Reader(schema, param, relaxed).read()
+    return _SchemaReader(schema, param, relaxed).read()
 
 
-class _Reader:
+class _SchemaReader:
     """Reads one schema and the definitions that it refers to."""
 
     def __init__(self, root: Any, param: str, relaxed: list[str] | None) -> None:

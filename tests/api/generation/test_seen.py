@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from service.api.generation.logprobs import CompletionLogprobs
+from service.api.generation.logprobs import CompletionLogprobsParts
 from service.engine.request import FinishReason, TokenLogprobs
 from service.text.chat_template import ChatTemplate
 from service.text.tokenizer import Tokenizer
@@ -236,7 +236,7 @@ class OneName(Tokenizer):
 
 
 def test_alternatives_with_one_name_are_all_there():
-    logprobs = CompletionLogprobs(OneName(), 3, context_ids=(), as_ids=False, keeps_special=False)
+    logprobs = CompletionLogprobsParts(OneName(), 3, context_ids=(), as_ids=False, keeps_special=False)
     top = ((5, -0.5), (6, -1.0), (7, -1.5))
     for sampled, logprob, expected in ((6, -1.0, 3), (9, -4.0, 4)):
         [found] = logprobs.part([sampled], [TokenLogprobs(logprob, 2, top)])["top_logprobs"]

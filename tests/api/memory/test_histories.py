@@ -19,7 +19,7 @@ from service.api.batch.files import Files
 from service.api.batch.records import NEXT_STATUSES
 from service.api.batch.worker import BatchWorker
 from service.api.http.call import CALL
-from service.api.memory.memory import Memory
+from service.api.memory.memory import ResponseMemory
 from service.api.memory.store import UNFINISHED, ResponseStore, new_id_prefix
 from service.api.responses import begin_in_background
 from service.api.schema.responses import ResponsesRequest
@@ -59,7 +59,7 @@ class Answerer(Process):
         store = SimulatedStore(world, self, "batches")
         self.batches = Batches(store, Files(store, max_bytes=10**9))
         request = SimpleNamespace(scope={CALL: SimpleNamespace(cache_salt=b"")})
-        self.memory = Memory(request, self.responses)
+        self.memory = ResponseMemory(request, self.responses)
         series = SimpleNamespace(set=lambda _: None, inc=lambda *_: None, labels=lambda *_: series)
         metrics = SimpleNamespace(batches_running=series, batches_ended=series, batch_lines=series)
         backend = SimpleNamespace(listed=lambda: [SimpleNamespace(names=[MODEL])])
@@ -246,7 +246,7 @@ class History:
         async def body():
             return content
 
-        memory = Memory(SimpleNamespace(scope={CALL: call}, body=body), process.responses)
+        memory = ResponseMemory(SimpleNamespace(scope={CALL: call}, body=body), process.responses)
         await memory.continued(call, parsed := parse(ResponsesRequest, content))
         streams = Streams(self.world, f"{new_id_prefix()}{self.random.getrandbits(128):032x}")
         keeping = memory.keeping(call, parsed, streams.id)
