@@ -1,6 +1,7 @@
 """Write into documents what follows from the code: the reference, the graph of a start, tables and the chart."""
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -113,6 +114,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
 
 def main() -> int:
     """Write the documents; with `--check`, only name those that would change, and return 1 if there are any."""
+    logging.disable(logging.WARNING)  # what a start would say of each plan
     stale = {path: text for path, text in documents().items() if path.read_text() != text}
     if "--check" in sys.argv[1:]:
         print(*(path.relative_to(ROOT) for path in stale))
