@@ -16,7 +16,7 @@ from service.device.mesh import MESH_AXES, DeviceMesh
 from service.kernels.paging import Paging, Regions
 from service.kernels.states.convolution import convolve
 from service.kernels.states.delta import Tokens, run_delta
-from service.kernels.states.native import native_convolve, native_delta
+from service.kernels.states.native import native_convolve, native_delta, native_ssd
 from service.kernels.states.ssd import Tokens as StateSpaceTokens
 from service.kernels.states.ssd import run_ssd
 from service.models.description import GatedDelta, ShortConvolution, State, StateSpace
@@ -182,7 +182,10 @@ class StepState:
             values = active[..., :width].reshape(*steps.shape, description.head_dim)
             writes, reads = active[..., width : width + dim], active[..., width + dim :]
             tokens = StateSpaceTokens(values * steps[..., None], writes, reads, decays)
-            read, states = run_ssd(tokens, states, paging, is_in_turn=self._is_in_turn)
+            if self._is_native(flat):
+                read, states = native_ssd(tokens, states, paging)
+            else:
+                read, states = run_ssd(tokens, states, paging, is_in_turn=self._is_in_turn)
             return read + values * skip.astype(jnp.float32)[None, None, :, :, None], (states, last_inputs)
 
         by_head = ("token", "key_head", "group")

@@ -11,9 +11,10 @@ import pytest
 
 from service.device.native.library import NativeCode, native_code
 from service.kernels.paging import ZERO_STATE, Paging, StateSlots
+from service.kernels.states import ssd
 from service.kernels.states.convolution import convolve
 from service.kernels.states.delta import Tokens
-from service.kernels.states.native import native_convolve, native_delta
+from service.kernels.states.native import native_convolve, native_delta, native_ssd
 
 pytestmark = pytest.mark.skipif(not native_code().has_products, reason="no native code for this processor")
 
@@ -24,6 +25,7 @@ SAME_RECURRENCE = 1e-5  # relative to the largest result
 # Widths of every kind of loop: key heads, value heads of each, their dimensions.
 SHAPES = [(2, 3, 32, 24), (1, 1, 128, 128), (3, 2, 8, 12), (2, 1, 5, 1), (1, 2, 96, 192), (2, 1, 64, 67)]
 delta = jax.jit(native_delta, donate_argnums=1)
+add = jax.jit(native_ssd, donate_argnums=1)
 shift = jax.jit(native_convolve, donate_argnums=2)
 
 
@@ -77,6 +79,27 @@ def test_heads_read_and_change_what_others_compute(shape):
     np.testing.assert_allclose(changed, after, **limits)
     untouched = np.array([1, 2, 3, 5])  # the one that was left, that of padding, and those of nobody
     np.testing.assert_array_equal(np.asarray(changed)[untouched], np.asarray(states)[untouched])
+
+
+@pytest.mark.parametrize(("groups", "heads", "head_dim", "state_dim"), [(1, 6, 24, 32), (2, 3, 5, 131), (3, 1, 64, 7)])
+def test_heads_of_mamba_read_and_change_what_others_compute(groups, heads, head_dim, state_dim):
+    random = np.random.RandomState(state_dim)
+    each = (len(READS), 1, groups)
+    arrays = (random.randn(*each, heads, head_dim), random.randn(*each, state_dim), random.randn(*each, state_dim))
+    tokens = ssd.Tokens(*(jnp.asarray(a, jnp.float32) for a in (*arrays, random.uniform(-4, 0, (*each, heads)))))
+    states = random.randn(NUM_SLOTS, groups, heads, head_dim, state_dim).astype(np.float32)
+    states[[0, 3]] = np.nan
+    wanted, after = np.zeros(tokens.inputs.shape), np.array(states, np.float64)
+    for seq in np.flatnonzero(is_token()):
+        inputs, writes, reads, decay = (np.asarray(array[seq, 0], np.float64) for array in tokens)
+        before = 0 if READS[seq] == ZERO_STATE else np.exp(decay)[..., None, None] * states[READS[seq]]
+        state = before + np.einsum("ghp,gn->ghpn", inputs, writes)
+        wanted[seq, 0] = np.einsum("ghpn,gn->ghp", state, reads)
+        if WRITES[seq] < NUM_SLOTS:
+            after[WRITES[seq]] = state
+    found, changed = add(tokens, jnp.asarray(states), paging())
+    for one, other in ((found, wanted), (changed, after)):
+        np.testing.assert_allclose(one, other, atol=SAME_RECURRENCE * np.nanmax(np.abs(other)), rtol=0)
 
 
 @pytest.mark.parametrize(("num_channels", "width"), [(48, 4), (5000, 3), (7, 2), (33, 7), (8, 1)])

@@ -17,7 +17,7 @@ namespace levserve {
 const Processor* processor = nullptr;
 const RoundedProducts* rounded_products = nullptr;
 const AttentionKernels* attention_kernels = nullptr;
-CorrectHead correct_head = nullptr;
+const StateKernels* state_kernels = nullptr;
 
 namespace {
 
@@ -35,7 +35,7 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
   processor = nullptr;
   rounded_products = nullptr;
   attention_kernels = nullptr;
-  correct_head = nullptr;
+  state_kernels = nullptr;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -45,7 +45,7 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
   if (may_use_avx512 && has_avx512) {
     processor = &kAvx512;
     attention_kernels = &kAvx512Attention;
-    correct_head = kAvx512Correct;
+    state_kernels = &kAvx512States;
     if (HasAmx()) return "amx";
     if (!may_use_avx512_bf16 || !__builtin_cpu_supports("avx512bf16")) return "avx512";
     rounded_products = &kAvx512BFloat16;
@@ -54,13 +54,13 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
   if (may_use_avx2 && has_avx2) {
     processor = &kAvx2;
     attention_kernels = &kAvx2Attention;
-    correct_head = kAvx2Correct;
+    state_kernels = &kAvx2States;
     return "avx2";
   }
 #elif defined(__aarch64__)
   processor = getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? &kNeonDotprod : &kNeon;
   attention_kernels = &kNeonAttention;
-  correct_head = kNeonCorrect;
+  state_kernels = &kNeonStates;
   return "neon";
 #endif
   return "base";

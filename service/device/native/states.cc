@@ -24,10 +24,21 @@ void CorrectBlock(const void* data, int64_t block) {
   const Correction& c = *static_cast<const Correction*>(data);
   const int64_t seq = block / c.num_heads, head = block % c.num_heads;
   if (c.slots.num_tokens[seq] > 0) {
-    correct_head(c, seq, head);
+    state_kernels->correct(c, seq, head);
   } else {
     const int64_t size = c.group * c.value_dim;
     memset(c.out + block * size, 0, size * sizeof(float));
+  }
+}
+
+void AddBlock(const void* data, int64_t block) {
+  const Addition& a = *static_cast<const Addition*>(data);
+  const int64_t seq = block / a.num_groups, group = block % a.num_groups;
+  if (a.slots.num_tokens[seq] > 0) {
+    state_kernels->add(a, seq, group);
+  } else {
+    const int64_t size = a.heads * a.head_dim;
+    memset(a.out + block * size, 0, size * sizeof(float));
   }
 }
 
@@ -81,7 +92,7 @@ extern "C" {
 // The states are updated in place.
 EXPORT Error* levserve_correct_states(const CallFrame* call) {
   if (AnswersVersion(*call)) return nullptr;
-  if (correct_head == nullptr) return Fail(*call, kInvalidArgument, "this processor has no code for states");
+  if (state_kernels == nullptr) return Fail(*call, kInvalidArgument, "this processor has no code for states");
   Buffer* const* const arguments = call->arguments.buffers;
   const Buffer &keys = *arguments[4], &values = *arguments[5], &states = *call->results.buffers[1];
   const Correction correction{SlotsOf(arguments, states.dims[0]),
@@ -98,6 +109,31 @@ EXPORT Error* levserve_correct_states(const CallFrame* call) {
                               keys.dims[2],
                               values.dims[3]};
   ParallelBlocks(*call, correction.num_seqs * correction.num_heads, CorrectBlock, &correction);
+  return nullptr;
+}
+
+// (reads, writes, num_tokens: int32 [seq], inputs: float32 [seq, group, head, head_dim],
+//  what is written, what is read: float32 [seq, group, state_dim], decays: float32 [seq, group, head],
+//  states: float32 [slot, group, head, head_dim, state_dim]) -> (float32 as the inputs, the states)
+// The states are updated in place.
+EXPORT Error* levserve_add_states(const CallFrame* call) {
+  if (AnswersVersion(*call)) return nullptr;
+  if (state_kernels == nullptr) return Fail(*call, kInvalidArgument, "this processor has no code for states");
+  Buffer* const* const arguments = call->arguments.buffers;
+  const Buffer &inputs = *arguments[3], &writes = *arguments[4], &states = *call->results.buffers[1];
+  const Addition addition{SlotsOf(arguments, states.dims[0]),
+                          Floats(&inputs),
+                          Floats(&writes),
+                          Floats(arguments[5]),
+                          Floats(arguments[6]),
+                          static_cast<float*>(states.data),
+                          static_cast<float*>(call->results.buffers[0]->data),
+                          inputs.dims[0],
+                          inputs.dims[1],
+                          inputs.dims[2],
+                          inputs.dims[3],
+                          writes.dims[2]};
+  ParallelBlocks(*call, addition.num_seqs * addition.num_groups, AddBlock, &addition);
   return nullptr;
 }
 

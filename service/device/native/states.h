@@ -24,11 +24,25 @@ struct Correction {
   int64_t num_seqs, num_heads, group, key_dim, value_dim;
 };
 
-// Reads and changes the matrices of one key head of a sequence that has a token.
-using CorrectHead = void (*)(const Correction& c, int64_t seq, int64_t head);
+// What tokens add to the matrices of heads of Mamba-2; see `run_ssd`. The heads of a group share what is written and read.
+struct Addition {
+  Slots slots;
+  const float* inputs;           // [seq, group, head, head_dim]
+  const float *writes, *reads;   // [seq, group, state_dim]
+  const float* decays;           // [seq, group, head]: what a state is multiplied by
+  float* states;                 // [slot, group, head, head_dim, state_dim]
+  float* out;                    // as the inputs
+  int64_t num_seqs, num_groups, heads, head_dim, state_dim;
+};
 
-extern const CorrectHead kAvx2Correct, kAvx512Correct, kNeonCorrect;
+// Both read and change the matrices of one key head, or of one group, of a sequence that has a token.
+struct StateKernels {
+  void (*correct)(const Correction& c, int64_t seq, int64_t head);
+  void (*add)(const Addition& a, int64_t seq, int64_t group);
+};
 
-extern CorrectHead correct_head;  // of this processor; null if there is none
+extern const StateKernels kAvx2States, kAvx512States, kNeonStates;
+
+extern const StateKernels* state_kernels;  // of this processor; null if there are none
 
 }  // namespace levserve

@@ -10,11 +10,11 @@ constexpr int kLanes = 8, kVectors = 4;
 }  // namespace
 }  // namespace levserve
 
-#include "correct.h"
+#include "change.h"
 
 namespace levserve {
 
-const CorrectHead kAvx2Correct = Correct;
+const StateKernels kAvx2States = {Correct, Add};
 
 }  // namespace levserve
 

@@ -10,11 +10,11 @@ constexpr int kLanes = 16, kVectors = 8;
 }  // namespace
 }  // namespace levserve
 
-#include "correct.h"
+#include "change.h"
 
 namespace levserve {
 
-const CorrectHead kAvx512Correct = Correct;
+const StateKernels kAvx512States = {Correct, Add};
 
 }  // namespace levserve
 

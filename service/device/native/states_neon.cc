@@ -10,11 +10,11 @@ constexpr int kLanes = 4, kVectors = 8;
 }  // namespace
 }  // namespace levserve
 
-#include "correct.h"
+#include "change.h"
 
 namespace levserve {
 
-const CorrectHead kNeonCorrect = Correct;
+const StateKernels kNeonStates = {Correct, Add};
 
 }  // namespace levserve
 

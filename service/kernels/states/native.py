@@ -7,8 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
-from service.device.native.library import CONVOLVE_STATES_TARGET, CORRECT_STATES_TARGET, register_native_calls
+from service.device.native.library import (
+    ADD_STATES_TARGET,
+    CONVOLVE_STATES_TARGET,
+    CORRECT_STATES_TARGET,
+    register_native_calls,
+)
 from service.kernels.paging import Paging
+from service.kernels.states import ssd
 from service.kernels.states.convolution import LastInputs
 from service.kernels.states.delta import States, Tokens
 
@@ -22,6 +28,19 @@ def native_delta(
     results = [jax.ShapeDtypeStruct(array.shape, jnp.float32) for array in (values, states)]
     register_native_calls()
     call = jax.ffi.ffi_call(CORRECT_STATES_TARGET, results, input_output_aliases={len(operands): 1})
+    read, states = call(*operands, states)
+    return read[:, None], states
+
+
+def native_ssd(
+    tokens: ssd.Tokens, states: ssd.States, paging: Paging
+) -> tuple[Float[Array, "seq one group head head_dim"], ssd.States]:
+    """Return what `run_ssd` returns for one token of each sequence, whatever the batch; of padding zeros."""
+    inputs, writes, reads, decays = (array[:, 0] for array in tokens)
+    operands = (*_slots(paging), inputs, writes, reads, jnp.exp(decays))
+    results = [jax.ShapeDtypeStruct(array.shape, jnp.float32) for array in (inputs, states)]
+    register_native_calls()
+    call = jax.ffi.ffi_call(ADD_STATES_TARGET, results, input_output_aliases={len(operands): 1})
     read, states = call(*operands, states)
     return read[:, None], states
 

@@ -1,6 +1,6 @@
-// The gated delta rule for one token, for vectors of `kLanes` numbers of one kind of processor, of which `kVectors` are
-// summed at a time. A matrix comes from memory once and goes there once: some columns are read, and changed while the
-// caches of a core hold them.
+// The gated delta rule and the recurrence of Mamba-2 for one token, for vectors of `kLanes` numbers of one kind of
+// processor, of which `kVectors` are summed at a time. A matrix comes from memory once and goes there once: of the delta
+// rule some columns are read, and changed while the caches of a core hold them.
 //
 // No sum depends on the other heads or sequences, so a token's result is the same in every batch.
 
@@ -82,6 +82,58 @@ void Correct(const Correction& c, int64_t seq, int64_t key_head) {
       CorrectColumns<Floats, kVectors>(head, column);
     for (; column + kLanes <= c.value_dim; column += kLanes) CorrectColumns<Floats, 1>(head, column);
     for (; column < c.value_dim; ++column) CorrectColumns<float, 1>(head, column);
+  }
+}
+
+// A row of a head of Mamba-2: null for zeros, and for nowhere.
+struct StateRow {
+  const float *writes, *reads, *from;
+  float* to;
+  float decay, input;
+
+  template <class Vector>
+  INLINE Vector Change(int64_t column) const {
+    Vector state = {}, write, read;
+    if (from != nullptr) memcpy(&state, from + column, sizeof state);
+    memcpy(&write, writes + column, sizeof write);
+    memcpy(&read, reads + column, sizeof read);
+    state = state * decay + write * input;
+    if (to != nullptr) memcpy(to + column, &state, sizeof state);
+    return state * read;
+  }
+
+  float Read(int64_t state_dim) const {
+    Floats sums[kVectors] = {};
+    int64_t column = 0;
+    for (; column + kVectors * kLanes <= state_dim; column += kVectors * kLanes)
+      UNROLL for (int i = 0; i < kVectors; ++i) sums[i] += Change<Floats>(column + i * kLanes);
+    for (; column + kLanes <= state_dim; column += kLanes) sums[0] += Change<Floats>(column);
+    float rest = 0;
+    for (; column < state_dim; ++column) rest += Change<float>(column);
+    for (int i = 1; i < kVectors; ++i) sums[0] += sums[i];
+    for (int i = 0; i < kLanes; ++i) rest += sums[0][i];
+    return rest;
+  }
+};
+
+void Add(const Addition& a, int64_t seq, int64_t group) {
+  const int64_t index = seq * a.num_groups + group, size = a.head_dim * a.state_dim;
+  const int64_t reads = a.slots.reads[seq], writes = a.slots.writes[seq];
+  for (int64_t head = 0; head < a.heads; ++head) {
+    const int64_t own = index * a.heads + head, matrix = group * a.heads + head;
+    const auto place = [&](int64_t slot) { return a.states + (slot * a.num_groups * a.heads + matrix) * size; };
+    const float* const from = a.slots.IsSlot(reads) ? place(reads) : nullptr;
+    float* const to = a.slots.IsSlot(writes) ? place(writes) : nullptr;
+    for (int64_t row = 0; row < a.head_dim; ++row) {
+      const int64_t offset = row * a.state_dim;
+      const StateRow state{a.writes + index * a.state_dim,
+                           a.reads + index * a.state_dim,
+                           from == nullptr ? nullptr : from + offset,
+                           to == nullptr ? nullptr : to + offset,
+                           a.decays[own],
+                           a.inputs[own * a.head_dim + row]};
+      a.out[own * a.head_dim + row] = state.Read(a.state_dim);
+    }
   }
 }
 
