@@ -188,8 +188,8 @@ def placed(array: jax.Array) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
 
 
 def collectives(text: str) -> list[tuple[str, list[int]]]:
-    """Return every exchange between devices in a compiled program: its kind, and the shape of what comes of it."""
-    found = re.findall(r"= \w+\[([\d,]*)\]\S* ((?:all|collective)-[a-z-]+|reduce-scatter)\(", text)
+    """Return every exchange between devices in a compiled program: its kind, and the shape of its first result."""
+    found = re.findall(r"= \(?\w+\[([\d,]*)\][^=\n]*? ((?:all|collective)-[a-z-]+|reduce-scatter)\(", text)
     return sorted((kind, [int(size) for size in shape.split(",") if size]) for shape, kind in found)
 
 

@@ -15,15 +15,17 @@ from tests.process import run_on_devices
 MODELS = ("matrices", "convolutions", "groups")
 COUNTS = ("1", "2", "4")
 MOST_DIFFERENT_LOGPROB = 1e-5
+TIMEOUT_S = 800  # of a process that compiles all programs for three numbers of devices
 
 
 @functools.cache
 def served(model: str) -> dict[str, dict]:
     """Return the results by the number of devices."""
-    return run_on_devices("tests.parity.tensor_parallel_process", model, *COUNTS, num_devices=8)
+    return run_on_devices("tests.parity.tensor_parallel_process", model, *COUNTS, num_devices=8, timeout_s=TIMEOUT_S)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.parametrize("model", MODELS)
 def test_tokens_and_scores_are_those_of_one_device(model):
     alone, *others = (served(model)[count]["generated"] for count in COUNTS)
@@ -38,6 +40,7 @@ def test_tokens_and_scores_are_those_of_one_device(model):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.parametrize("model", MODELS)
 def test_each_device_has_its_part_of_states_and_steps_exchange_hidden_states_alone(model):
     whole, *others = (served(model)[count] for count in COUNTS)
