@@ -1,4 +1,4 @@
-"""The checkpoints of the benchmarks: Llamas with the shapes of real models and random weights.
+"""The checkpoints of the benchmarks: models with the shapes of real ones and random weights.
 
 Speed does not depend on the values of the weights, so nothing is downloaded. The tokenizer has one token per word, so
 that a prompt sent as text (Levanter's server takes no token ids) has exactly the intended tokens.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
 from string import ascii_lowercase
+from typing import override
 
 import ml_dtypes
 import numpy as np
@@ -58,6 +59,27 @@ class Geometry:
         }
 
 
+@dataclass(frozen=True)
+class HybridGeometry(Geometry):
+    """The sizes of a Qwen 3.5: every fourth layer attends, and the others keep a matrix for each head."""
+
+    head_dim: int
+    num_recurrent_heads: int  # for keys, and for values
+    recurrent_head_dim: int
+
+    @override
+    def hub_config(self, dtype: str = "float32") -> dict[str, object]:
+        heads, dim = self.num_recurrent_heads, self.recurrent_head_dim
+        rope = {"rope_type": "default", "rope_theta": 10_000_000.0, "partial_rotary_factor": 0.25}
+        return super().hub_config(dtype) | {
+            **{"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "head_dim": self.head_dim},
+            **{"rms_norm_eps": 1e-6, "full_attention_interval": 4, "linear_conv_kernel_dim": 4},
+            **{"linear_num_key_heads": heads, "linear_num_value_heads": heads},
+            **{"linear_key_head_dim": dim, "linear_value_head_dim": dim},
+            "rope_parameters": rope | {"mrope_section": [11, 11, 10], "mrope_interleaved": True},
+        }
+
+
 # Source: the config.json of HuggingFaceTB/SmolLM-135M, meta-llama/Llama-3.2-1B and meta-llama/Llama-3.1-8B (whose
 # embeddings are not tied).
 SMOLLM_135M = Geometry(
@@ -68,6 +90,11 @@ LLAMA_8B = Geometry(
 )
 LLAMA_1B = Geometry(
     hidden_size=2048, intermediate_size=8192, num_layers=16, num_heads=32, num_kv_heads=8, vocab_size=128256
+)
+# Of Qwen/Qwen3.5-0.8B, but for its vocabulary of 248,320.
+QWEN_3_5_800M = HybridGeometry(
+    **{"hidden_size": 1024, "intermediate_size": 3584, "num_layers": 24, "num_heads": 8, "num_kv_heads": 2},
+    **{"vocab_size": 32768, "head_dim": 256, "num_recurrent_heads": 16, "recurrent_head_dim": 128},
 )
 TINY = Geometry(hidden_size=48, intermediate_size=96, num_layers=2, num_heads=3, num_kv_heads=1, vocab_size=2048)
 

@@ -22,15 +22,24 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.checkpoint import LLAMA_1B, SMOLLM_135M, Geometry, make_checkpoint, word_ids, write_weights
+from benchmarks.checkpoint import (
+    LLAMA_1B,
+    QWEN_3_5_800M,
+    SMOLLM_135M,
+    Geometry,
+    make_checkpoint,
+    word_ids,
+    write_weights,
+)
 from benchmarks.contenders import Worker, service_environment
 from benchmarks.machine import describe_machine, load_average
 from benchmarks.peers.environment import LLAMACPP
 from benchmarks.workload import Wave
 
 ROOT = Path(__file__).parents[1]
-GEOMETRIES = {"135m": SMOLLM_135M, "1b": LLAMA_1B}
-NUM_SEQUENCES, CONTEXT_LENS = {"135m": 32, "1b": 8}, {"135m": 4608, "1b": 2048}
+GEOMETRIES = {"135m": SMOLLM_135M, "1b": LLAMA_1B, "qwen3.5-0.8b": QWEN_3_5_800M}
+NUM_SEQUENCES = {"135m": 32, "1b": 8, "qwen3.5-0.8b": 8}
+CONTEXT_LENS = {"135m": 4608, "1b": 2048, "qwen3.5-0.8b": 1536}
 WAVES = ("1", "8", "32", "prefill-512", "prefill-4096")
 TOKENS, SHORT_TOKENS = (128, 64), (32, 16)  # of a prompt and of its continuation
 # Of each dtype of weights: that of the checkpoint, Levserve's settings, and the end of the name of llama.cpp's file.
@@ -53,7 +62,7 @@ def start(dtype: str, options: argparse.Namespace, folder: Path, stack: ExitStac
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": context}))
 
-    checkpoint = make_checkpoint(folder / f"llama-{model}-{stored}-{context}", GEOMETRIES[model], write)
+    checkpoint = make_checkpoint(folder / f"{model}-{stored}-{context}", GEOMETRIES[model], write)
     limits = {"MAX_NUM_SEQS": str(sequences), "MAX_MODEL_LEN": str(context)}
     on_cores = [] if options.cores is None else ["taskset", "--cpu-list", f"0-{options.cores - 1}"]
     engine = [*on_cores, sys.executable, "-m", "benchmarks.engine_worker"]

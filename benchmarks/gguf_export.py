@@ -1,4 +1,7 @@
-"""Export of a Llama checkpoint to GGUF. It runs in llama.cpp's environment and needs only numpy and gguf."""
+"""Export of a checkpoint of Llama or Qwen 3.5 to GGUF.
+
+It runs in llama.cpp's environment and needs only numpy and gguf.
+"""
 
 import json
 import struct
@@ -7,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks import gguf_qwen3_5
 
 LAYER_NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -34,25 +39,32 @@ def export_gguf(checkpoint: Path, path: Path, kind: str = "F32") -> None:
 
     config = json.loads((checkpoint / "config.json").read_text())
     partial = path.with_suffix(".partial")
-    writer = GGUFWriter(partial, "llama")
+    is_hybrid = config["model_type"] == "qwen3_5_text"
+    writer = GGUFWriter(partial, gguf_qwen3_5.ARCHITECTURE if is_hybrid else "llama")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    if is_hybrid:
+        gguf_qwen3_5.add_sizes(writer, config)
+    else:
+        writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"] if is_hybrid else config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
     for name, tensor in _read_tensors(checkpoint / "model.safetensors"):
-        ordered = _interleaved(name, tensor, config)
-        if kind != "F32" and ordered.ndim > 1:
-            matrix = GGMLQuantizationType[kind]
-            writer.add_tensor(_gguf_name(name), quantize(ordered, matrix), raw_dtype=matrix)
+        if is_hybrid:
+            theirs, ordered = gguf_qwen3_5.converted(name, tensor)
         else:
-            writer.add_tensor(_gguf_name(name), ordered)
+            theirs, ordered = _gguf_name(name), _interleaved(name, tensor, config)
+        if kind != "F32" and ordered.ndim > 1 and "conv1d" not in name:
+            matrix = GGMLQuantizationType[kind]
+            writer.add_tensor(theirs, quantize(ordered, matrix), raw_dtype=matrix)
+        else:
+            writer.add_tensor(theirs, ordered)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
