@@ -195,12 +195,12 @@ def test_pictures_in_a_text_whose_layers_keep_states_equal_transformers_and_are_
     found = events_of(engine, qwen_request("a", num_prompt_logprobs=0))
     check_probabilities(found[0].prompt_logprobs, QWEN35_REFERENCE_PATH, qwen_token_ids())
     [alone] = start_engine(qwen35_runner, shapes=qwen35_runner.shapes).generate([qwen_request("b")])
-    assert tuple(token_id for event in found for token_id in event.token_ids) == alone.token_ids
+    assert tuple(tokens_of(found)) == alone.token_ids
     text = Request("t", (3, 4, 5), 20, Sampling(temperature=0.0))
     assert engine.generate([text, qwen_request("c"), qwen_request("d")])[1:] == [alone, alone]
     cached = events_of(engine, qwen_request("e"))
     assert cached[0].num_cached_tokens > 0
-    assert tuple(token_id for event in cached for token_id in event.token_ids) == alone.token_ids
+    assert tuple(tokens_of(cached)) == alone.token_ids
 
 
 def mistral_request(name, **options):
@@ -221,7 +221,7 @@ def test_pictures_with_tokens_between_their_lines_equal_transformers_and_are_fou
     check_probabilities(found[0].prompt_logprobs, MISTRAL_REFERENCE_PATH, mistral_token_ids())
     again = events_of(engine, mistral_request("b"))
     assert again[0].num_cached_tokens == 32
-    assert [event.token_ids for event in again] == [event.token_ids for event in found]
+    assert tokens_of(again) == tokens_of(found)
     assert parts(metrics) == 4 * mistral_runner.shapes.media.num_parts
 
 
@@ -245,7 +245,7 @@ def test_answers_about_pictures_of_any_shape_are_the_same_among_others_and_from_
     assert engine.generate([text, qwen_request("b"), qwen_request("c")]) == [of_text, alone, alone]
     cached = events_of(engine, qwen_request("d"))
     assert cached[0].num_cached_tokens == 28
-    assert tuple(token_id for event in cached for token_id in event.token_ids) == alone.token_ids
+    assert tuple(tokens_of(cached)) == alone.token_ids
 
 
 def test_pictures_of_several_requests_have_the_tokens_that_they_have_alone(runner, start_engine):
