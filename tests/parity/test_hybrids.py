@@ -40,11 +40,10 @@ def shapes_of(tensors):
 
 
 @pytest.mark.parametrize(("name", "model_type"), [("qwen3_5", "qwen3_5"), ("qwen3_5_moe", "qwen3_5_moe")])
-def test_a_file_with_a_vision_model_and_layers_that_predict_further_is_served_for_its_text(name, model_type, tmp_path):
-    """As Qwen publishes them."""
+def test_a_file_without_its_vision_model_and_with_layers_that_predict_further_is_served_for_its_text(name, model_type):
     case = case_of(name)
     text = json.loads(json.dumps(case.hub_config))
-    config = {"model_type": model_type, "text_config": text, "vision_config": {"depth": 2}, "image_token_id": 90}
+    config = {"model_type": model_type, "text_config": text, "vision_config": None, "image_token_id": 90}
     model = Decoder(read_config("test", config), kernel=PagedReference())
     assert model.encoder_of(64) is None
     tensors = {
