@@ -87,7 +87,7 @@ ROUTES = {
         "/v1/responses",
         {"input": "hi", "include": ["message.output_text.logprobs"], "top_logprobs": 20},
     ),
-    "completion": (completions.CompletionLogprobs, "part", "/v1/completions", {"prompt": "hi", "logprobs": 20}),
+    "completion": (completions.CompletionLogprobsParts, "part", "/v1/completions", {"prompt": "hi", "logprobs": 20}),
 }
 
 
