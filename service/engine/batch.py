@@ -74,7 +74,8 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
         slot = planned.slot
         inputs.starts[slot], inputs.num_tokens[slot], inputs.places[slot] = planned.start, 1, slot
         _pack_pages(inputs, slot, planned, planned.start, shapes)
-        _pack_state(inputs, slot, planned, planned.start, planned.start + 1)
+        if inputs.states is not None:
+            _pack_state(inputs.states, slot, planned, planned.start, planned.start + 1)
         if inputs.adapters is not None:
             inputs.adapters[slot] = planned.sequence.adapter_slot
     if shapes.media is not None and any(planned.rows for planned in prompts):
@@ -117,7 +118,8 @@ def _pack_rows(
         inputs.row_starts[row], inputs.row_tokens[row] = start, end - start
         inputs.token_ids[row, : end - start] = planned.token_ids[start - planned.start : end - planned.start]
         _pack_pages(inputs, bucket.num_seqs + row, planned, start, shapes)
-        _pack_state(inputs, bucket.num_seqs + row, planned, start, end)
+        if inputs.states is not None:
+            _pack_state(inputs.states, bucket.num_seqs + row, planned, start, end)
         if inputs.media_rows is not None and shapes.media is not None:
             inputs.media_rows[row, : end - start] = _numbers_of_rows(planned, start, end, shapes.media.place_rows)
         if inputs.media_ahead is not None:
@@ -134,8 +136,9 @@ def _pack_pages(inputs: StepInputs, row: int, planned: PlannedSequence, start: i
     inputs.page_table[row, : len(sequence.pages)] = sequence.pages
     if inputs.memory_table is not None and sequence.memory is not None:
         inputs.memory_table[row] = sequence.memory.pages
+    if inputs.windows is None:
+        return
     for shape, held in zip(shapes.windows, sequence.windows, strict=True):
-        assert inputs.windows is not None
         base = shape.first_needed(start) // shape.table_align * shape.table_align
         skipped = base // shapes.page_size - held.first
         # Behind the window, in place of pages that were given up, is one that the sequence still holds: kernels that
@@ -146,16 +149,16 @@ def _pack_pages(inputs: StepInputs, row: int, planned: PlannedSequence, start: i
         table[0], table[1 : 1 + len(pages)] = base, pages
 
 
-def _pack_state(inputs: StepInputs, row: int, planned: PlannedSequence, start: int, end: int) -> None:
+def _pack_state(
+    states: Int[np.ndarray, "2 slot_and_row"], row: int, planned: PlannedSequence, start: int, end: int
+) -> None:
     """Lay out the slots of the state of a sequence before and after its tokens from `start` to `end`."""
-    if inputs.states is None:
-        return
     assert planned.state is not None, "a step of a model whose layers keep states plans them"
     first = ZERO_STATE if planned.state.reads == NO_STATE else planned.state.reads
-    inputs.states[0, row] = first if start == planned.start else STATE_BEFORE
+    states[0, row] = first if start == planned.start else STATE_BEFORE
     for position, slot in planned.state.writes:
         if position == end:
-            inputs.states[1, row] = slot
+            states[1, row] = slot
 
 
 def _numbers_of_rows(planned: PlannedSequence, start: int, end: int, place_rows: int) -> Int[np.ndarray, " token"]:

@@ -145,6 +145,12 @@ class SequencePages:
                     pool.give_up(page)
             held.first, held.pages = first, held.pages[first - held.first :]
 
+    def holds(self, sequence: Sequence, num_positions: int) -> bool:
+        """Return whether a sequence has all that `num_positions` need, as before most steps that decode."""
+        if num_positions > len(sequence.pages) * self._page_size or self.states is not None:
+            return False
+        return not sequence.windows or all(num_positions <= held.end * self._page_size for held in sequence.windows)
+
     def can_grow(self, sequence: Sequence, num_positions: int) -> bool:
         """Return whether a sequence can be given the pages of `num_positions`."""
         needed = self.pages_for(num_positions)

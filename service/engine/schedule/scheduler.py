@@ -194,8 +194,9 @@ class Scheduler:
         """
         if self._states is not None:
             self._states.begin_plan()
-        for sequence in self._running:
-            self._pages.give_up_unseen(sequence)
+        if self.windows:
+            for sequence in self._running:
+                self._pages.give_up_unseen(sequence)
         self._admit()
         if only is None and self.memories.has_part and not self._was_part:
             self._was_part = True
@@ -449,7 +450,7 @@ class Scheduler:
     def _grow_all(self, num_positions: Mapping[Sequence, int]) -> None:
         """Give each sequence the pages for its positions, preempting those of the lowest rank if there are none."""
         for sequence, needed in num_positions.items():
-            if sequence.is_running:
+            if sequence.is_running and not self._pages.holds(sequence, needed):
                 self._grow(sequence, needed)
 
     def _grow(self, sequence: Sequence, num_positions: int) -> None:
