@@ -64,6 +64,14 @@ def compiler_of(index, has_tokens):
     return GrammarCompiler(tokenizer, tokenizer.vocab_size, frozenset({END}))
 
 
+@lru_cache
+def closing_ids_of(index, has_tokens):
+    """Return the tokens that may end what a form has begun."""
+    tokenizer = compiler_of(index, has_tokens).tokenizer
+    begins = {i for i in range(tokenizer.vocab_size) if tokenizer.token_bytes_of(i)[:1] in b"\"'}])<"}
+    return begins | {END, *mark_ids(FAMILIES[index], tokenizer).values()}
+
+
 def walk(index, tools, *, has_tokens, seed, allows_several=True, max_tokens=400, reasoning=None):
     """Return the parts of a random answer that must call tools, or None if it became too long."""
     form, compiler = FAMILIES[index], compiler_of(index, has_tokens)
@@ -76,10 +84,10 @@ def walk(index, tools, *, has_tokens, seed, allows_several=True, max_tokens=400,
     begins = Thought if reasoning is not None and not reasoning.open else None
     reader = AnswerReader(form, ids, text_names=TEXTS, begins=begins)
     decoder, found = codecs.getincrementaldecoder("utf8")("replace"), []
-    marks = set(ids.values())
+    closing_ids = closing_ids_of(index, has_tokens)
     for _ in range(max_tokens):
         allowed = allowed_tokens(matcher, tokenizer.vocab_size)
-        closing = [i for i in allowed if i == END or i in marks or tokenizer.token_bytes_of(i)[:1] in b"\"'}])<"]
+        closing = [i for i in allowed if i in closing_ids]
         token_id = rng.choice(closing if closing and rng.random() < 0.6 else allowed)
         if token_id == END:
             return [*found, *reader.flush()]
@@ -122,6 +130,7 @@ def test_reasoning_may_come_before_calls_that_are_required(index, is_open):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("index", FORMS)
 def test_a_thousand_calls_are_those_of_the_tools(index):
     seeds = iter(range(100, 10_000))
