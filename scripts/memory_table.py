@@ -20,7 +20,7 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.settings import Settings
 from service.start.dtype import BFLOAT16, choose_formats
-from service.start.kinds.engine_spec import choose_shapes, head_shapes, with_kept_bits, without_slow_pictures
+from service.start.kinds.engine_spec import choose_shapes, head_shapes, with_kept_bits, without_slow_images
 
 NUM_SEQS = (16, 64)
 KV_DTYPES = ("auto", "int8")
@@ -232,7 +232,7 @@ def fitting_shapes(model: str, device: str, num_seqs: int, kv_dtype: str = "auto
     )
     formats, mesh = choose_formats(settings, {"dtype": "bfloat16"}, chips[0]), DeviceMesh(tuple(chips))
     config = with_kept_bits(read_config(model, MODELS[model]).split_over(len(chips)), formats.quantization, mesh)
-    config = without_slow_pictures(config, formats, mesh)
+    config = without_slow_images(config, formats, mesh)
     try:
         return choose_shapes(
             settings,

@@ -113,13 +113,14 @@ def fit_engine(
         if model.max_table_bytes is None or table_bytes <= model.max_table_bytes:
             return shapes
     remedy = "Set it or MAX_MODEL_LEN lower" + ("." if page_size is None else ", or PAGE_SIZE higher.")
-    are_slots = num_tables == max_num_seqs
-    name, value = ("MAX_NUM_SEQS", max_num_seqs) if are_slots else ("MAX_PREFILL_TOKENS", max_prefill_tokens)
-    raise SettingsError(
-        name,
-        f"is {value}: the page tables of {num_tables} {'sequences' if are_slots else 'rows of prompts'} take "
-        f"{table_bytes:,} bytes, and the device's attention kernel holds {model.max_table_bytes:,}. {remedy}",
+    name, value, of = (
+        ("MAX_NUM_SEQS", max_num_seqs, "sequences")
+        if num_tables == max_num_seqs
+        else ("MAX_PREFILL_TOKENS", max_prefill_tokens, "rows of prompts")
     )
+    tables = f"the page tables of {num_tables} {of} take {table_bytes:,} bytes"
+    fits = f"the device's attention kernel holds {model.max_table_bytes:,}"
+    raise SettingsError(name, f"is {value}: {tables}, and {fits}. {remedy}")
 
 
 def engine_bytes(model: ModelSize, shapes: EngineShapes) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from service.errors import MalformedCheckpoint
 from service.media.pixels import Filter, Size
-from service.media.preprocessor import FILE, read_resampling
+from service.media.preprocessor import FILE, check_sizes, read_resampling
 from service.media.scaling import Scaler
 
 SERVED = (70, 140, 280, 560, 1120)  # tokens
@@ -55,9 +55,7 @@ def read_budget(
         MalformedCheckpoint: the file is missing, or asks for what is not done here.
     """
     resampling = read_resampling(uri, values, Filter.BICUBIC, None)
-    for name, expected in (("patch_size", patch_size), ("pooling_kernel_size", merge_size)):
-        if values.get(name, expected) != expected:
-            raise MalformedCheckpoint(uri, FILE, f"{name} = {values[name]!r} is not that of config.json, {expected}")
+    check_sizes(uri, values, patch_size=patch_size, pooling_kernel_size=merge_size)
     rows = values.get("max_soft_tokens", DEFAULT_ROWS)
     if rows not in SERVED:
         raise MalformedCheckpoint(uri, FILE, f"max_soft_tokens = {rows!r} is not served; only {[*SERVED]}")

@@ -48,3 +48,19 @@ def read_resampling(
     if resampling not in tuple(Filter):
         raise MalformedCheckpoint(uri, FILE, f"resample = {resampling!r} is not served; only {[*map(int, Filter)]}")
     return Filter(resampling)
+
+
+def check_sizes(uri: str, values: Mapping[str, Any], **sizes: int) -> None:
+    """Check that the sizes in a `preprocessor_config.json` are those of the encoder.
+
+    Args:
+        uri: the checkpoint, for errors.
+        values: the file's; a size that it leaves out is the encoder's.
+        **sizes: the encoder's, by the file's names.
+
+    Raises:
+        MalformedCheckpoint: one differs.
+    """
+    for name, expected in sizes.items():
+        if values.get(name, expected) != expected:
+            raise MalformedCheckpoint(uri, FILE, f"{name} = {values[name]!r} is not that of config.json, {expected}")

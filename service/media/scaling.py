@@ -14,7 +14,7 @@ import numpy as np
 
 from service.errors import MalformedCheckpoint
 from service.media.pixels import CHANNELS, Filter, Picture, Resize, Shown, Size
-from service.media.preprocessor import FILE, read_resampling
+from service.media.preprocessor import FILE, check_sizes, read_resampling
 
 COARSE_ROWS = 256  # of an image of which little is asked
 
@@ -34,7 +34,7 @@ class SizeRule(Protocol):
         """Return the size of an image that is scaled.
 
         Args:
-            size: of the image.
+            size: width and height of the image, in pixels.
             edge: pixels of an edge of what is one token, which divides both edges of the result.
             most_rows: the most tokens of the result.
         """
@@ -122,9 +122,7 @@ def read_scaler(
         MalformedCheckpoint: the file is missing, or asks for what is not done here.
     """
     resampling = read_resampling(uri, values, Filter.BICUBIC)
-    for name, expected in (("patch_size", patch_size), ("merge_size", merge_size)):
-        if values.get(name, expected) != expected:
-            raise MalformedCheckpoint(uri, FILE, f"{name} = {values[name]!r} is not that of config.json, {expected}")
+    check_sizes(uri, values, patch_size=patch_size, merge_size=merge_size)
     edge, bounds = patch_size * merge_size, values.get("size") or {}
     fewest = values.get("min_pixels") or bounds.get("shortest_edge", 64 * edge**2)
     most = values.get("max_pixels") or bounds.get("longest_edge", 16384 * edge**2)

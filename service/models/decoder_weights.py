@@ -28,9 +28,13 @@ from service.models.description import (
     StateSpace,
     TensorNames,
 )
-from service.models.limits import LIMITED, LIMITS
 from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
+
+# The limits of what a weight multiplies, and of the result: tensors of one number each, beside `linear.weight`.
+# Source: transformers `models/gemma4/modeling_gemma4.py` (Gemma4ClippableLinear)
+LIMITS = ("input_min", "input_max", "output_min", "output_max")
+LIMITED = "_limits"  # ends the name of the array that has those of each tensor of a weight
 
 # In a narrower type a bias of the router would choose other experts, and a decay would add up to another one.
 ALWAYS_WIDE = (".router_bias", ".decay", ".decay_bias", ".skip")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from haliax import NamedArray
 from jaxtyping import DTypeLike
 
-from service.models.limits import LIMITED, LIMITS
+from service.models.decoder_weights import LIMITED, LIMITS
 from service.models.multiply import Multiply, NamedWeights
 
 PARTS = ("qkv_group", "gate_up")  # axes along which the tensors of a weight are joined

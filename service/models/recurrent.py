@@ -237,7 +237,7 @@ class StepState:
     @property
     def _is_in_turn(self) -> bool:
         """Whether sequences and rows are computed one after the other; see `run_recurrence`."""
-        return self.multiply.mesh is None or self.multiply.mesh.platform == "cpu"
+        return self.multiply.mesh is None or self.multiply.mesh.is_host
 
     def _is_native(self, inputs: Float[Array, "seq token channel"]) -> bool:
         """Return whether C++ computes tokens."""
@@ -264,7 +264,7 @@ class StepState:
             run: takes what it needs of tokens `[seq, token, ...]`, weights, the cache and the paging; see
                 `Regions.attend`. No head or channel needs what belongs to another.
             tokens: what it needs of them, `[token, ...]`.
-            cache: of the layer.
+            cache: the slots of the layer's states.
             weights: those that it needs.
             results: the axes of what it returns, for all tokens of the step.
         """

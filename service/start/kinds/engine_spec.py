@@ -286,7 +286,7 @@ def choose_engine_spec(
     formats = choose_formats(
         settings, located.hub_config, mesh.devices[0], is_host=mesh.is_host, may_stay_stored=may_stay_stored
     )
-    config = without_slow_pictures(with_kept_bits(config, formats.quantization, mesh), formats, mesh)
+    config = without_slow_images(with_kept_bits(config, formats.quantization, mesh), formats, mesh)
     _check_rows(config, formats.quantization)
     specs = decoder_weight_specs(config, formats.dtype, formats.quantization, formats.weight_dtype)
     kernel = _choose_kernel(config, formats, mesh, kernel_fault)
@@ -392,10 +392,10 @@ def with_kept_bits(config: DecoderConfig, quantization: Quantization, mesh: Devi
     return replace(config, layer_storage=kept_storage(storage, quantization, mesh.platform))
 
 
-def without_slow_pictures(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> DecoderConfig:
-    """Return the description of the text model, if its pictures alone keep the device's attention kernel from it.
+def without_slow_images(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> DecoderConfig:
+    """Return the description of the text model, if only its images keep the device's attention kernel from it.
 
-    That is said, and requests with pictures are refused. Gemma 3 is served with its pictures by the slow reference.
+    A warning says so, and requests with images are refused. Gemma 3 is served with its images by the slow reference.
     """
     if not (isinstance(config.image_encoder, PatchEncoder) and config.looks_ahead):
         return config

@@ -1,4 +1,4 @@
-"""How a model takes images: what its files say beside the weights, for the encoder that its configuration has."""
+"""How images are cut, scaled and written into a prompt, from a checkpoint's preprocessor file and its encoder."""
 
 from collections.abc import Mapping
 from typing import Any
