@@ -6,6 +6,7 @@ Source: https://spec.openapis.org/oas/v3.1.1.html
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -15,7 +16,6 @@ from pydantic_core import to_json
 from service.api.dependencies import api_context
 from service.api.http.call import ApiContext, call_of
 from service.api.openapi.responses import answers
-from service.api.tokenize import installed_version
 
 type AllRouters = Callable[[], Awaitable[Sequence[APIRouter]]]
 
@@ -57,3 +57,11 @@ async def describe(request: Request, context: Annotated[ApiContext, Depends(api_
         context, state.routes.complete, needs_key=bool(call_of(request.scope).cache_salt)
     )
     return Response(content, media_type="application/json")
+
+
+def installed_version() -> str:
+    """Return the version of the installed package."""
+    try:
+        return version("levserve")
+    except PackageNotFoundError:  # it runs from its source
+        return "not installed"

@@ -1,55 +1,84 @@
-"""The routes of the API: most of them at once, the others at the first request that finds none.
+"""The routes of the API, each module imported when a request first needs it.
 
-A start has no time to import those that few clients use; the first request for one waits for the import, once.
+A start has no time to import what its first answer does not need: a chat imports the module of chats, a text that of
+completions, and the first request for any other route all modules, once.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from anyio import to_thread
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
-from service.api import chat, completions, health, models
+from service.api import health
 
-FIRST = (chat, completions, models, health)
+
+def _chats() -> APIRouter:
+    from service.api.chat import router
+
+    return router
+
+
+def _completions() -> APIRouter:
+    from service.api.completions import router
+
+    return router
+
+
+def _models() -> APIRouter:
+    from service.api.models import router
+
+    return router
+
+
+# The routers that are imported by themselves, by a path of each.
+BY_PATH: Mapping[str, Callable[[], APIRouter]] = {
+    "/v1/chat/completions": _chats,
+    "/v1/completions": _completions,
+    "/v1/models": _models,
+}
 
 
 class Routes:
     """The routes of one app."""
 
     def __init__(self, app: FastAPI, *, has_batches: bool) -> None:
-        """Add the first routes, and take the requests that match none."""
+        """Add the probes, and take the requests that match none."""
         self._app, self._has_batches = app, has_batches
-        self._routers = [resource.router for resource in FIRST]
+        self._added: list[APIRouter] = []
         self._lock = asyncio.Lock()
         self._is_complete = False
-        for router in self._routers:
-            self._add(router)
+        self._add(health.router)
         self._not_found = app.router.default
         app.router.default = self._answer
 
     async def complete(self) -> Sequence[APIRouter]:
         """Add the routes that are missing, and return all."""
         async with self._lock:
-            if not self._is_complete:
-                for router in await to_thread.run_sync(_others, self._has_batches):
-                    self._routers.append(router)
-                    self._add(router)
-                self._is_complete = True
-        return self._routers
+            routers = await to_thread.run_sync(all_routers, self._has_batches)
+            for router in routers:
+                self._add(router)
+            self._is_complete = True
+        return routers
 
     def _add(self, router: APIRouter) -> None:
-        _allow_head(router)
-        self._app.include_router(router)
+        if router not in self._added:
+            self._added.append(router)
+            _allow_head(router)
+            self._app.include_router(router)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._is_complete:
             await self._not_found(scope, receive, send)
-        else:
+            return
+        if (router_of := BY_PATH.get(scope["path"])) is None:
             await self.complete()
-            await self._app.router(scope, receive, send)
+        else:
+            async with self._lock:
+                self._add(await to_thread.run_sync(router_of))
+        await self._app.router(scope, receive, send)
 
 
 def _allow_head(router: APIRouter) -> None:
@@ -59,21 +88,20 @@ def _allow_head(router: APIRouter) -> None:
             route.methods.add("HEAD")
 
 
-def all_routers(*, has_batches: bool) -> list[APIRouter]:
-    """Return the routers of an app whose routes are complete."""
-    return [*(resource.router for resource in FIRST), *_others(has_batches)]
-
-
-def _others(has_batches: bool) -> list[APIRouter]:
+def all_routers(has_batches: bool) -> list[APIRouter]:
+    """Return the routers of an app whose routes are complete, in the order in which routes are tried."""
     from service.api import (
         audio,
         batches,
+        chat,
+        completions,
         description,
         embeddings,
         extract_text,
         files,
         invocations,
         messages,
+        models,
         ollama,
         ollama_models,
         pooling,
@@ -85,7 +113,7 @@ def _others(has_batches: bool) -> list[APIRouter]:
         tokenize,
     )
 
-    # Routes are tried in this order.
+    first = (chat, completions, models, health)
     texts = (embeddings, audio, responses, messages, rerank, pooling, tokenize, render, ollama, ollama_models)
     others = (
         invocations,
@@ -95,4 +123,4 @@ def _others(has_batches: bool) -> list[APIRouter]:
         description,
         *((files, batches) if has_batches else ()),
     )
-    return [resource.router for resource in (*texts, *others)]
+    return [resource.router for resource in (*first, *texts, *others)]

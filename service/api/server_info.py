@@ -16,11 +16,11 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.backend import ModelState
 from service.api.dependencies import api_context
+from service.api.description import installed_version
 from service.api.http.call import ApiContext
 from service.api.http.query import query_of
 from service.api.openapi.responses import MODEL_ERRORS, answers, list_of
 from service.api.schema.loads import LoadsQuery
-from service.api.tokenize import installed_version
 from service.errors import UnknownModel
 from service.observability.model_load import ModelLoad
 

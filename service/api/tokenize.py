@@ -4,13 +4,13 @@ Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tok
 """
 
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import OpenCall
+from service.api.description import installed_version
 from service.api.generation.images import shown_texts
 from service.api.generation.token_answers import text_answer, token_answer
 from service.api.http.receive import json_body
@@ -66,11 +66,3 @@ async def describe_tokenizer(request: Request, call: OpenCall) -> Response:
 async def show_version() -> Response:
     """Return the version of Levserve."""
     return JSONResponse({"version": installed_version()})
-
-
-def installed_version() -> str:
-    """Return the version of the installed package."""
-    try:
-        return version("levserve")
-    except PackageNotFoundError:  # it runs from its source
-        return "not installed"

@@ -11,7 +11,6 @@ from service.api.http.access_log import AccessLog
 from service.api.http.keys import ApiKeys
 from service.api.http.request_queue import Caps
 from service.api.memory.store import ResponseStore
-from service.api.work.remote_images import RemoteImages
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracer
 from service.settings import Settings
@@ -20,6 +19,7 @@ from service.storage.store import ObjectStore, open_store
 
 if TYPE_CHECKING:
     from service.api.batch.worker import BatchWorker
+    from service.api.work.remote_images import RemoteImages
 
 OFF = "off"
 
@@ -141,8 +141,10 @@ def open_batches(settings: Settings) -> Batches | None:
     return Batches(store, Files(store, max_bytes=settings.batch_total_bytes))
 
 
-def _remote_images(settings: Settings) -> RemoteImages | None:
+def _remote_images(settings: Settings) -> "RemoteImages | None":
     """Return what fetches images; None unless the operator allows it."""
     if not settings.allow_remote_images:
         return None
+    from service.api.work.remote_images import RemoteImages  # a start has no time for it
+
     return RemoteImages(timeout_s=settings.remote_image_timeout, max_bytes=settings.max_remote_image_bytes)

@@ -11,12 +11,12 @@ from service.api.http.call import Call
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.tokenize import TokenizeRequest
 from service.api.served import ServedModel, Vision
-from service.api.work.remote_images import HTTPS
 from service.engine.request import Medium, PlacedMedium
 from service.errors import ContextLengthExceeded, InvalidParameter, RequestError
 from service.media.pixels import Shown
 
 DIGEST_BYTES = 32
+HTTPS = "https://"
 COARSE = "low"  # the `detail` that asks for few tokens
 
 

@@ -43,7 +43,8 @@ ANY: Final = None
 class WireObject(BaseModel):
     """A JSON object of a request; a string below a field describes it to clients."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    # A start has no time for validators: each body's are built when one is first checked.
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
     hints: ClassVar[NeutralValues] = {}  # accepted at any value, and reported at other values than these
     refused: ClassVar[NeutralValues] = {}  # accepted at these values only

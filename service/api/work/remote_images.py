@@ -20,7 +20,6 @@ import h11
 
 from service.errors import InvalidParameter
 
-HTTPS = "https://"
 PORT = 443
 MAX_URL_CHARS = 2048
 READ_BYTES = 64 * 1024
