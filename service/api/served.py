@@ -17,6 +17,7 @@ from service.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from service.encoder.encoder import TextEncoder
     from service.engine.engine import Engine
+    from service.engine.group import EngineGroup
     from service.engine.request import Adapter
     from service.engine.shapes import RowShapes
     from service.media.log_mel import Recording
@@ -129,7 +130,7 @@ class Vision:
 class ServedModel(Served):
     """A loaded model that continues sequences of tokens."""
 
-    engine: "Engine"
+    engine: "Engine | EngineGroup"
     chat_template: "ChatTemplate | None"  # None: completions only
     stop_ids: frozenset[int]
     defaults: GenerationDefaults  # the checkpoint's

@@ -61,6 +61,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "device_memory_fraction",
         "kv_dtype",
         "tensor_parallel",
+        "data_parallel",
         "max_prefill_tokens",
         "max_step_stall_ms",
         "page_size",

@@ -78,6 +78,7 @@ RENAMED = (
     Renamed("tokenizer_uri", ("tokenizer",)),
     Renamed("local_model_cache", ("download-dir",)),
     Renamed("tensor_parallel", ("tensor-parallel-size", "tp"), difference="on one machine"),
+    Renamed("data_parallel", ("data-parallel-size", "dp"), difference="on one machine"),
     Renamed("device_memory_fraction", ("gpu-memory-utilization",)),
     Renamed("kv_dtype", ("kv-cache-dtype",), lambda text: KV_DTYPES.get(text, text)),
     Renamed("page_size", ("block-size",)),
@@ -256,8 +257,8 @@ IGNORED: Mapping[str, str] = {
     "performance-mode": "steps are compiled ahead of time, always fully optimized",
     "tokenizer-pool-size": "the tokenizer runs in threads",
     "max-prompt-adapters": "prompt adapters are not served",
-    "data-parallel-size-local": "a process serves one copy of a model",
-    "data-parallel-backend": "a process serves one copy of a model",
+    "data-parallel-size-local": "all engines of --data-parallel run on one machine",
+    "data-parallel-backend": "the engines of --data-parallel are threads of the process",
 }
 ONE_HOST = "a model runs on the devices of one machine. Start one instance a machine, behind a load balancer."
 TLS = "TLS ends at a proxy before the service, such as Cloud Run's or Caddy. Leave the flag out."
@@ -288,7 +289,6 @@ REFUSED: Mapping[str, Refused] = {
         "ALLOW_REMOTE_IMAGES allows all public https addresses or none. A proxy can restrict them."
     ),
     "pipeline-parallel-size": Refused(f"layers are not split among devices: use --tensor-parallel; {ONE_HOST}", ("1",)),
-    "data-parallel-size": Refused(f"a process serves one copy of a model, and {ONE_HOST}", ("1",)),
     "decode-context-parallel-size": Refused("a context is not split among devices. Leave the flag out.", ("1",)),
     "prefill-context-parallel-size": Refused("a context is not split among devices. Leave the flag out.", ("1",)),
     "nnodes": Refused(ONE_HOST, ("1",)),
@@ -348,7 +348,6 @@ REVISIONS = {"revision": "model_uri", "tokenizer-revision": "tokenizer_uri"}
 # Other spellings, among them vLLM's of one letter or two.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "pipeline-parallel-size": ("pp",),
-    "data-parallel-size": ("dp",),
     "data-parallel-rank": ("dpn",),
     "data-parallel-address": ("dpa",),
     "decode-context-parallel-size": ("dcp",),

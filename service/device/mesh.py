@@ -147,3 +147,28 @@ def choose_mesh(devices: Sequence[Device], *, tensor_parallel: int | None, sizes
             f"{named} must be divisible by the number. Possible values: {', '.join(map(str, possible))}.",
         )
     return DeviceMesh(tuple(devices[:tensor_parallel]))
+
+
+def split_devices(
+    devices: Sequence[Device], *, data_parallel: int, tensor_parallel: int | None
+) -> list[Sequence[Device]]:
+    """Divide the devices of this host among engines, equally; those that are left over stay idle.
+
+    Args:
+        devices: all devices of this host.
+        data_parallel: DATA_PARALLEL, the number of engines.
+        tensor_parallel: TENSOR_PARALLEL, the devices of each; None for all of its part that it can use.
+
+    Raises:
+        SettingsError: the host has fewer devices.
+    """
+    needed = data_parallel * (tensor_parallel or 1)
+    if needed > len(devices):
+        each = "" if tensor_parallel is None else f" of TENSOR_PARALLEL={tensor_parallel} devices each"
+        raise SettingsError(
+            "DATA_PARALLEL",
+            f"is {data_parallel} engines{each}, and this host has {len(devices)} devices ({devices[0].platform}). Set "
+            f"it to at most {max(len(devices) // (tensor_parallel or 1), 1)}.",
+        )
+    size = len(devices) // data_parallel
+    return [devices[first : first + size] for first in range(0, size * data_parallel, size)]

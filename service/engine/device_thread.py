@@ -197,10 +197,20 @@ class DeviceThread:
         for answer in list(self._open.values()):
             answer.put(make_error())
 
+    def begin_stop(self) -> None:
+        """Have the device thread end after its step; requests that are still open get an error."""
+        self._inbox.put(Stop())
+
     def stop(self, timeout_s: float | None = None) -> None:
         """End the device thread and wait for that, for so long at most; requests that are still open get an error."""
-        self._inbox.put(Stop())
+        self.begin_stop()
         self._thread.join(timeout_s)
+
+    def abandon(self, error: EngineError) -> None:
+        """End every open request with an error, and take no more, whatever the device thread waits for."""
+        self._loop.error = self._loop.error or error
+        self.begin_stop()
+        hand_over([(answer, error) for answer in list(self._open.values())])
 
     def _send(self, request_id: str, submission: Submission[Any, Any]) -> None:
         """Send a request to the loop; the subclass removes it from `_open` when it has ended.

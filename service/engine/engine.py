@@ -26,6 +26,7 @@ class Engine(DeviceThread):
         max_stall_s: float | None = None,
         on_failure: Callable[[], None] = lambda: None,
         turns: DeviceTurns | None = None,
+        number: int = 0,
     ) -> None:
         """Connect a runner with a scheduler.
 
@@ -37,12 +38,13 @@ class Engine(DeviceThread):
             max_stall_s: how long prompts may hold up the sequences that decode; None for two decode steps.
             on_failure: called on the device thread after it failed; the process should end then.
             turns: the turns of the engines that share the devices; None if this is the only engine.
+            number: among the engines with the same weights.
         """
-        self.shapes = shapes
+        self.shapes, self.number = shapes, number
         self.runner = runner
         self._max_requests = max_requests
         self._scheduler = Scheduler.of(shapes, max_stall_s)
-        super().__init__(Loop(self._scheduler, runner, metrics, (turns or DeviceTurns()).join()), on_failure)
+        super().__init__(Loop(self._scheduler, runner, metrics, (turns or DeviceTurns()).join(), number), on_failure)
         self._background: set[str] = set()  # the open requests of batches
 
     def submit(self, request: Request) -> TokenStream:
@@ -85,6 +87,10 @@ class Engine(DeviceThread):
             return await asyncio.gather(*[read(stream) for stream in [self.submit(request) for request in requests]])
 
         return asyncio.run(read_all())
+
+    def num_cached(self, request: Request) -> int:
+        """Return how many of a prompt's first tokens are cached, as a hint: the device thread goes on meanwhile."""
+        return self._scheduler.num_cached(request)
 
     def check_integrity(self) -> None:
         """Check that no page and no slot was lost; only after `stop`, since the device thread owns them before.

@@ -21,6 +21,7 @@ from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import AvailableSteps
 from service.errors import NonFiniteLogits, QueueTimeout, ServiceError
 from service.observability.clock import Clock
+from service.observability.model_load import ModelLoad
 from service.observability.model_metrics import ModelMetrics
 
 # Requests that are sent together are parsed one after another, and a step that begins with only the first of them
@@ -35,8 +36,6 @@ NON_FINITE_LOGITS = (
 
 # Deadlines of ended requests are dropped once there are this many times as many deadlines as open requests.
 MAX_SURPLUS, MIN_KEPT = 2, 64
-# What a waiting sequence may lack.
-REASONS = ("slots", "pages")
 
 type Events = list[tuple[Sequence, TokenEvent]]
 
@@ -174,16 +173,16 @@ class StepPipeline:
 class Measurements:
     """Prometheus metrics of one scheduler, recorded on its thread."""
 
-    def __init__(self, scheduler: Scheduler, metrics: ModelMetrics) -> None:
+    def __init__(self, scheduler: Scheduler, metrics: ModelMetrics, load: ModelLoad) -> None:
         """Set the gauges that never change."""
-        self._scheduler, self._metrics = scheduler, metrics
+        self._scheduler, self._metrics, self._load = scheduler, metrics, load
         self._counted = (0, 0, 0)  # of the scheduler's counts, what the counters have
-        metrics.load.page_size, metrics.load.num_pages = scheduler.page_size, scheduler.pages.num_pages
+        load.page_size, load.num_pages = scheduler.page_size, scheduler.pages.num_pages
         metrics.cache_config_info.labels(str(scheduler.page_size), str(scheduler.pages.num_pages)).set(1)
 
     def state(self) -> None:
         """Update the gauges of running and waiting requests, slots and pages."""
-        scheduler, metrics, load = self._scheduler, self._metrics, self._metrics.load
+        scheduler, metrics, load = self._scheduler, self._metrics, self._load
         load.num_running, load.num_waiting = scheduler.num_running, scheduler.num_waiting
         load.num_slots, load.num_adapter_slots = scheduler.num_slots, scheduler.num_adapter_slots
         load.running_adapters, load.waiting_adapters = scheduler.adapter_names()
@@ -192,10 +191,7 @@ class Measurements:
             load.media_usage = 1 - scheduler.places.num_available / places
         load.decode_s = scheduler.decode_s or 0.0
         load.updated_at = time.time()
-        lacking = REASONS[0] if not scheduler.has_free_slot else REASONS[1]
-        for reason in REASONS:
-            waiting = scheduler.num_waiting if reason == lacking else 0
-            metrics.num_requests_waiting_by_reason.labels(reason).set(waiting)
+        load.lacks_slots = not scheduler.has_free_slot
         counts = (scheduler.num_preemptions, scheduler.memories.num_asked, scheduler.memories.num_found)
         counters = (metrics.num_preemptions, metrics.mm_cache_queries, metrics.mm_cache_hits)
         for counter, count, counted in zip(counters, counts, self._counted, strict=True):
@@ -280,14 +276,16 @@ class QueueDeadlines:
 class Loop(DeviceLoop[Request, TokenStream]):
     """Runs on the device thread and owns the scheduler."""
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner, metrics: ModelMetrics, turns: EngineTurns) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: StepRunner, metrics: ModelMetrics, turns: EngineTurns, number: int = 0
+    ) -> None:
         super().__init__()
         self._scheduler = scheduler
         self._turns = turns
         self._pipeline = StepPipeline(scheduler, runner, self._deliver, turns)
         self._runner = runner
         self._waited_s = 0.0  # of `waited_for_compile_s`, the part that was charged to requests
-        self._measurements = Measurements(scheduler, metrics)
+        self._measurements = Measurements(scheduler, metrics, metrics.load_of(number))
         self._open: dict[str, tuple[Sequence, TokenStream]] = {}
         self._deadlines = QueueDeadlines()
 

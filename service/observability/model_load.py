@@ -5,9 +5,12 @@ Source: https://github.com/kubernetes-sigs/gateway-api-inference-extension/tree/
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+REASONS = ("slots", "pages")  # what a waiting sequence may lack
+# The numbers of engines that add up.
+SUMMED = ("num_running", "num_waiting", "num_slots", "num_pages", "num_used_pages", "num_adapter_slots")
 ADAPTER_LABELS = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 
 
@@ -17,6 +20,7 @@ class ModelLoad:
 
     num_running: int = 0  # sequences in a slot, or texts of an encoder
     num_waiting: int = 0
+    lacks_slots: bool = False  # whether the waiting ones lack a slot; otherwise pages
     num_slots: int = 0
     page_size: int = 0  # tokens
     num_pages: int = 0  # 0 for a model that has no KV pages or is not loaded
@@ -46,12 +50,39 @@ class ModelLoad:
         """The values of `ADAPTER_LABELS`."""
         return str(self.num_adapter_slots), ",".join(self.running_adapters), ",".join(self.waiting_adapters)
 
+    @property
+    def num_waiting_by_reason(self) -> dict[str, int]:
+        """The waiting requests by what the first of them lacks."""
+        return {reason: self.num_waiting * (self.lacks_slots == (reason == "slots")) for reason in REASONS}
+
     def clear(self) -> None:
         """Reset all numbers when the model is unloaded."""
         self.num_running = self.num_waiting = self.num_slots = 0
         self.page_size = self.num_pages = self.num_used_pages = self.num_adapter_slots = 0
         self.running_adapters = self.waiting_adapters = ()
         self.media_usage = self.decode_s = self.least_decode_s = 0.0
+
+
+def total(loads: Sequence[ModelLoad]) -> ModelLoad:
+    """Return the load of all engines of a model together."""
+    if len(loads) == 1:
+        return loads[0]
+
+    def names(which: str) -> tuple[str, ...]:
+        return tuple(sorted({name for load in loads for name in getattr(load, which)}))
+
+    steps_s = [load.decode_s for load in loads if load.decode_s]
+    return ModelLoad(
+        **{name: sum(getattr(load, name) for load in loads) for name in SUMMED},
+        lacks_slots=all(load.lacks_slots for load in loads),
+        page_size=max(load.page_size for load in loads),
+        media_usage=max(load.media_usage for load in loads),
+        running_adapters=names("running_adapters"),
+        waiting_adapters=names("waiting_adapters"),
+        decode_s=sum(steps_s) / len(steps_s) if steps_s else 0.0,
+        least_decode_s=max(load.least_decode_s for load in loads),
+        updated_at=max(load.updated_at for load in loads),
+    )
 
 
 def load_exposition(loads: Mapping[str, ModelLoad]) -> bytes:

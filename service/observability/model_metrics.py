@@ -4,7 +4,7 @@ Source: https://docs.vllm.ai/en/latest/usage/metrics.html (names and label)
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import override
 
@@ -13,9 +13,17 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from service.observability.exposition import OWN_PREFIX
-from service.observability.model_load import ADAPTER_LABELS, ModelLoad
+from service.observability.model_load import ADAPTER_LABELS, ModelLoad, total
 
 LABEL = "model_name"
+ENGINE_LABEL = "engine"  # its number, where a model has several
+# By the names of the gauges: what they say, and their value for one engine.
+LOAD_GAUGES: Mapping[str, tuple[str, Callable[[ModelLoad], float]]] = {
+    "num_requests_running": ("Sequences that hold a slot.", lambda load: load.num_running),
+    "num_requests_waiting": ("Requests that wait for a slot or for pages.", lambda load: load.num_waiting),
+    "kv_cache_usage_perc": ("Share of KV pages in use, 0 to 1.", lambda load: load.kv_cache_usage),
+    "mm_cache_usage_perc": ("Share of the places for rows of images in use, 0 to 1.", lambda load: load.media_usage),
+}
 
 # Buckets of histograms, in the range that each can measure.
 # From a cached prefix to a long prompt in a long queue, in seconds.
@@ -48,18 +56,40 @@ class SeriesSet:
         return Histogram(f"{OWN_PREFIX}{name}", text, buckets=buckets, registry=self.registry)
 
 
-class AdapterSeries(Collector):
-    """One gauge whose labels name the adapters of running and of waiting requests, as they are when it is read."""
+class LoadSeries(Collector):
+    """The gauges of a model's load as it is when they are read, of each engine if there are several."""
 
-    def __init__(self, load: ModelLoad) -> None:
-        self._load = load
+    def __init__(self, loads: Sequence[ModelLoad]) -> None:
+        self._loads = loads
 
     @override
     def collect(self) -> Iterable[Metric]:
+        for name, (text, value) in LOAD_GAUGES.items():
+            yield self._family(name, text, (), lambda load, value=value: [((), value(load))])
+        text = "The waiting ones, by what the first of them lacks: slots or pages."
+        yield self._family(
+            "num_requests_waiting_by_reason",
+            text,
+            ("reason",),
+            lambda load: [((reason,), number) for reason, number in load.num_waiting_by_reason.items()],
+        )
         text = "When adapters changed last; the labels name them."
-        family = GaugeMetricFamily(f"{OWN_PREFIX}lora_requests_info", text, labels=ADAPTER_LABELS)
-        family.add_metric(self._load.adapters, self._load.updated_at)
-        return [family]
+        yield self._family("lora_requests_info", text, ADAPTER_LABELS, lambda load: [(load.adapters, load.updated_at)])
+
+    def _family(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        samples: Callable[[ModelLoad], Sequence[tuple[Sequence[str], float]]],
+    ) -> Metric:
+        is_single = len(self._loads) == 1
+        of_engine = () if is_single else (ENGINE_LABEL,)
+        family = GaugeMetricFamily(f"{OWN_PREFIX}{name}", text, labels=(*of_engine, *labels))
+        for number, load in enumerate(self._loads):
+            for values, value in samples(load):
+                family.add_metric((*(() if is_single else (str(number),)), *values), value)
+        return family
 
 
 class ModelMetrics(SeriesSet):
@@ -67,12 +97,23 @@ class ModelMetrics(SeriesSet):
 
     def __init__(self) -> None:
         super().__init__()
-        self.load = ModelLoad()
+        self._loads = [ModelLoad()]  # of each engine
         self._add_load()
         self._add_tokens()
         self._add_requests()
         self._add_times()
         self._add_loading()
+
+    @property
+    def load(self) -> ModelLoad:
+        """The load of all engines together."""
+        return total(self._loads)
+
+    def load_of(self, engine: int) -> ModelLoad:
+        """Return the load of one engine, which its device thread writes."""
+        while len(self._loads) <= engine:
+            self._loads.append(ModelLoad())
+        return self._loads[engine]
 
     def value(self, name: str) -> float:
         """Return the current value of a series without labels by its full name; 0 if there is no such series."""
@@ -80,28 +121,16 @@ class ModelMetrics(SeriesSet):
 
     def clear_state(self) -> None:
         """Reset the gauges of the model's state when it is unloaded."""
-        self.load.clear()
+        for load in self._loads:
+            load.clear()
         self.model_memory_bytes.set(0)
         self.cache_config_info.clear()
-        self.num_requests_waiting_by_reason.clear()
 
     def _add_load(self) -> None:
-        load = self.load
-        running = self._gauge("num_requests_running", "Sequences that hold a slot.")
-        running.set_function(lambda: load.num_running)
-        waiting = self._gauge("num_requests_waiting", "Requests that wait for a slot or for pages.")
-        waiting.set_function(lambda: load.num_waiting)
-        self.num_requests_waiting_by_reason = self._gauge(
-            "num_requests_waiting_by_reason", "The same, by what the first of them lacks: slots or pages.", "reason"
-        )
-        usage = self._gauge("kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.")
-        usage.set_function(lambda: load.kv_cache_usage)
-        media = self._gauge("mm_cache_usage_perc", "Share of the places for rows of images in use, 0 to 1.")
-        media.set_function(lambda: load.media_usage)
+        self.registry.register(LoadSeries(self._loads))
         self.cache_config_info = self._gauge(
             "cache_config_info", "1; the labels say tokens of a KV page and pages.", "block_size", "num_gpu_blocks"
         )
-        self.registry.register(AdapterSeries(load))
         self.num_preemptions = self._counter("num_preemptions", "Sequences that lost their pages and were recomputed.")
         self.engine_steps = self._counter("engine_steps", "Device steps by kind.", "kind")
         self.iteration_tokens_total = self._histogram("iteration_tokens_total", "Tokens of a device step.", STEP_TOKENS)

@@ -73,7 +73,7 @@ class Api:
             self._batches,
             self._backend,
             self._metrics,
-            max_in_flight=min(settings.max_num_seqs, max(1, settings.max_concurrent_requests // 2)),
+            max_in_flight=min(settings.num_slots, max(1, settings.max_concurrent_requests // 2)),
             max_line_bytes=settings.image_body_bytes,
         )
         self._worker.start()
@@ -92,7 +92,7 @@ def caps_of(settings: Settings) -> Caps:
         max_queued_tokens=settings.max_queued_tokens,
         max_open_body_bytes=settings.max_open_body_bytes,
         queue_timeout_s=settings.queue_timeout,
-        num_slots=settings.max_num_seqs,
+        num_slots=settings.num_slots,
     )
 
 

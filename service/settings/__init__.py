@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PositiveInt,
     PrivateAttr,
     SecretStr,
     TypeAdapter,
@@ -314,6 +315,11 @@ class Settings(BaseModel):
         description="Devices that share each step. Unset: one on a CPU, otherwise the largest number that divides "
         "heads and MLP.",
     )
+    data_parallel: PositiveInt | Literal["auto"] = Field(
+        default=1,
+        description="Engines with all weights each, on equal parts of the host's devices, behind one port. auto: as "
+        "many as still hold half of the tokens that one engine on all devices would; on a CPU, one.",
+    )
     device_memory_fraction: float | None = Field(
         default=None,
         gt=0,
@@ -590,6 +596,11 @@ class Settings(BaseModel):
         if self.max_image_body_bytes is not None:
             return self.max_image_body_bytes
         return max(self.max_body_bytes, min(MAX_IMAGE_BODY_BYTES, self.max_open_body_bytes))
+
+    @property
+    def num_slots(self) -> int:
+        """The sequences of a model that run at the same time, in all engines that DATA_PARALLEL states."""
+        return self.max_num_seqs * (1 if self.data_parallel == "auto" else self.data_parallel)
 
     @property
     def has_catalogue(self) -> bool:

@@ -1,6 +1,7 @@
 """The context passed to every task of a start."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 class CommonParts:
     """Caches and schedulers shared by all starts of a process."""
 
-    executables: "LruCache[Mapping[str, Executable]]" = field(default_factory=LruCache)  # by bundle key
-    turns: DeviceTurns = field(default_factory=DeviceTurns)
+    # By bundle key: those on the devices of each engine.
+    executables: "LruCache[Sequence[Mapping[str, Executable]]]" = field(default_factory=LruCache)
+    turns: defaultdict[int, DeviceTurns] = field(default_factory=lambda: defaultdict(DeviceTurns))  # by engine
     tokenizers: "LruCache[TokenizerBackend]" = field(default_factory=LruCache)  # by the sha256 of tokenizer.json
     host_cache: HostCache = field(default_factory=lambda: HostCache(0))
 

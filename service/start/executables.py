@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from service.bundles.bundle import Bundle, BundledFile, BundleRefused, bundle_that_ran, make_bundle
@@ -20,9 +20,11 @@ from service.bundles.lookup import BundlePlaces
 from service.bundles.partial import PartialBundle
 from service.compile.aot import STACK_BYTES, compile_timed
 from service.compile.counter import planned_compilation
+from service.compile.elsewhere import load_elsewhere
 from service.compile.lazy import BuildPlan, LazyExecutables
 from service.compile.program import Executable, Program, load_executable
 from service.device.memory import Device, is_absent
+from service.device.mesh import DeviceMesh
 from service.start.imports import run_deferred
 from service.start.kinds.model_spec import ModelSpec
 from service.start.niceness import yield_to_steps
@@ -48,7 +50,8 @@ class BundleSearch:
     places: BundlePlaces
     bundle: Bundle | None
     begin_s: float  # when the search began, in seconds since the process began
-    shared: Mapping[str, Executable] | None = None  # executables of another model with the same key, if loaded
+    # Of another model with the same key, if it is loaded: its executables on the devices of each engine.
+    shared: Sequence[Mapping[str, Executable]] | None = None
 
     @property
     def outcome(self) -> str:
@@ -65,11 +68,16 @@ class BundleSearch:
 class StartExecutables:
     """All executables of a model. Some may still be loading or compiling; a lookup waits for its executable."""
 
-    by_name: Mapping[str, Executable]
+    by_engine: Sequence[Mapping[str, Executable]]  # by name, on the devices of each engine
     first: Sequence[str]  # names of the executables that the first token needs
     bundle: Bundle | None = None  # the source of the executables, if any
     compiler: "_Compiler | None" = None  # compiles the executables that no bundle has, or that do not load from it
     is_shared: bool = False  # whether another model of this process uses them, and so has run them
+
+    @property
+    def by_name(self) -> Mapping[str, Executable]:
+        """The executables of the first engine, from which those of the others are made."""
+        return self.by_engine[0]
 
     @property
     def is_hit(self) -> bool:
@@ -77,13 +85,17 @@ class StartExecutables:
         return self.bundle is not None or self.is_shared
 
     def wait(self) -> None:
-        """Load or compile all missing executables and wait for them.
+        """Load or compile all missing executables of the first engine and wait for them.
 
         Raises:
             Exception: one of them failed; the others are available.
         """
-        if isinstance(self.by_name, LazyExecutables):
-            self.by_name.wait()
+        _wait_for(self.by_name)
+
+    def wait_elsewhere(self) -> None:
+        """Load those of the other engines; as `wait`."""
+        for by_name in self.by_engine[1:]:
+            _wait_for(by_name)
 
     def wait_for_first(self) -> None:
         """Wait for the executables of the first token, unless they come from a bundle, where each step waits itself.
@@ -105,6 +117,11 @@ class StartExecutables:
         has_run = not is_absent(spec.mesh.devices[0])
         making = {"recipe": spec.recipe(), "start": progress.report(), "has_run": has_run}
         return make_bundle(spec.key, self.by_name, self.compiler.seconds, making, self.compiler.take_loaded())
+
+
+def _wait_for(by_name: Mapping[str, Executable]) -> None:
+    if isinstance(by_name, LazyExecutables):
+        by_name.wait()
 
 
 def find_bundle(
@@ -198,7 +215,9 @@ def compile_all(search: BundleSearch, progress: StartProgress) -> StartExecutabl
         builds_on_lookup=False,
         on_rest_thread=yield_to_steps,
     )
-    return StartExecutables(LazyExecutables(spec.names.compile_order, len(first), plan), first, compiler=compiler)
+    by_name = LazyExecutables(spec.names.compile_order, len(first), plan)
+    others = _on_other_devices(spec, by_name, lambda name: compiler.serialized(name, by_name[name]))
+    return StartExecutables([by_name, *others], first, compiler=compiler)
 
 
 def num_compile_threads(device: Device) -> int:
@@ -236,7 +255,33 @@ def _load_all(search: BundleSearch, bundle: Bundle, progress: StartProgress) -> 
         num_first_threads=max(1, num_processors - 1),  # leave one processor for concurrent imports
         num_rest_threads=num_processors,
     )
-    return StartExecutables(LazyExecutables(names, len(first), plan), first, bundle, compiler)
+    by_name = LazyExecutables(names, len(first), plan)
+
+    def serialized(name: str) -> bytes:
+        executable = by_name[name]  # which may have been compiled
+        return executable.serialize() if name in compiler.seconds else bundle.data[name]
+
+    return StartExecutables([by_name, *_on_other_devices(spec, by_name, serialized)], first, bundle, compiler)
+
+
+def _on_other_devices(
+    spec: ModelSpec, by_name: LazyExecutables, serialized: Callable[[str], bytes]
+) -> list[LazyExecutables]:
+    """Return the executables on the devices of each engine but the first, which are loaded when they are needed.
+
+    Args:
+        spec: the model.
+        by_name: those of the first engine.
+        serialized: returns the bytes of one of these, once it has been built.
+    """
+
+    def load(name: str, mesh: DeviceMesh) -> Executable:
+        return load_elsewhere(serialized(name), spec.mesh.devices, mesh.devices)
+
+    return [
+        LazyExecutables(list(by_name), 0, BuildPlan(partial(load, mesh=mesh), 1, os.cpu_count() or 1))
+        for mesh in spec.meshes[1:]
+    ]
 
 
 class _Compiler:
@@ -266,6 +311,10 @@ class _Compiler:
         self.seconds[name] = compiled.seconds
         self._save(name, compiled.executable, compiled.seconds)
         return compiled.executable
+
+    def serialized(self, name: str, executable: Executable) -> bytes:
+        """Return the bytes of an obtained executable; on a CPU, a loaded one cannot be serialized again."""
+        return self._loaded[name] if name in self._loaded else executable.serialize()
 
     def take_loaded(self) -> Mapping[str, bytes]:
         """Return the bytes of executables that an interrupted start compiled, and forget them."""

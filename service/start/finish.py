@@ -74,6 +74,7 @@ def obtain_rest(
         with context.progress.phase(Phase.EXECUTABLES, begin_s=bundle.begin_s) as fields:
             fields.update(search_log_fields(bundle))
             executables.wait()
+            executables.wait_elsewhere()
         if not executables.is_hit or (bundle.spec.mesh.platform != "cpu" and not executables.is_shared):
             engine.run_all()
     except EngineError:
@@ -115,7 +116,7 @@ def store_bundle(context: StartContext, bundle: "BundleSearch", executables: "St
     with contextlib.closing(bundle.places):
         if not rest or executables.is_shared:
             return
-        context.common.executables.put(bundle.spec.key.digest, dict(executables.by_name))
+        context.common.executables.put(bundle.spec.key.digest, [dict(by_name) for by_name in executables.by_engine])
         try:
             made = executables.to_bundle(bundle.spec, context.progress)
             bundle.places.store(made, replaces=executables.bundle not in (None, made))

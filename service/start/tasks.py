@@ -82,6 +82,7 @@ def choose_spec(context: StartContext, devices: Devices, checkpoint: LocatedChec
             "weights_bytes": spec.weights_bytes,
             "memory_bytes": spec.memory_bytes,
             "tensor_parallel": spec.mesh.num_devices,
+            "data_parallel": len(spec.meshes),
             "bundle": spec.key.digest,
             **spec.log_fields,
         },
@@ -103,7 +104,7 @@ def check_packages(_: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelS
 
 def make_room(context: StartContext, spec: "ModelSpec") -> None:
     """Wait until the device has room for weights and caches next to other models."""
-    context.make_room(spec.memory_bytes, spec.mesh.devices)
+    context.make_room(spec.memory_bytes, spec.devices)
 
 
 def load_weights(
@@ -160,9 +161,8 @@ def replan(context: StartContext, checkpoint: LocatedCheckpoint, spec: "ModelSpe
     from service.start.kinds.engine_spec import choose_engine_spec
 
     share = context.memory_share
-    return choose_engine_spec(
-        context.settings, checkpoint, spec.mesh.devices, memory_share=share, kernel_fault=kernel_fault
-    )
+    settings = context.settings.model_copy(update={"data_parallel": len(spec.meshes)})
+    return choose_engine_spec(settings, checkpoint, spec.devices, memory_share=share, kernel_fault=kernel_fault)
 
 
 def begin_executables(context: StartContext, bundle: "BundleSearch") -> "StartExecutables":
@@ -177,9 +177,9 @@ def wait_for_first(_: StartContext, executables: "StartExecutables") -> None:
     executables.wait_for_first()
 
 
-def begin_state(_: StartContext, bundle: "BundleSearch", executables: "StartExecutables") -> Any:
-    """Allocate the device state that steps need in addition to weights."""
-    return bundle.spec.begin_state(executables.by_name)
+def begin_state(_: StartContext, bundle: "BundleSearch", executables: "StartExecutables") -> list[Any]:
+    """Allocate the device state that the steps of each engine need in addition to weights."""
+    return [bundle.spec.begin_state(by_name) for by_name in executables.by_engine]
 
 
 def pull_tokenizer_files(context: StartContext, checkpoint: LocatedCheckpoint) -> Path:
@@ -261,11 +261,15 @@ def start_engine(
     bundle: "BundleSearch",
     weights: "LoadedWeights[jax.Array]",
     executables: "StartExecutables",
-    device_state: Any,
+    device_states: list[Any],
 ) -> "Running":
-    """Start the device thread."""
+    """Start the device threads, after the weights were copied to the devices of each engine but the first."""
     with context.progress.phase(Phase.WARM):
-        return bundle.spec.start(context, weights.weights, executables.by_name, device_state)
+        from service.start.kinds.model_spec import EngineParts
+
+        spec = bundle.spec
+        copies = [weights.weights, *(spec.copy_weights(weights.weights, mesh) for mesh in spec.meshes[1:])]
+        return spec.start(context, list(map(EngineParts, copies, executables.by_engine, device_states)))
 
 
 def assemble_model(  # noqa: PLR0917 (the results of five tasks)

@@ -25,7 +25,6 @@ def exposed() -> dict[str, set[str]]:
     model.model_loads.labels("ready").inc()
     metrics.startup_phase_seconds.labels("weights").inc()
     metrics.bundle_load.labels("hit").inc()
-    model.num_requests_waiting_by_reason.labels("slots").set(0)
     names: dict[str, set[str]] = {}
     for family in metrics.registry.collect():
         for sample in family.samples:

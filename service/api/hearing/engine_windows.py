@@ -12,6 +12,7 @@ import numpy as np
 
 from service.api.served import WindowTerms
 from service.engine.engine import Engine
+from service.engine.group import EngineGroup
 from service.engine.request import FinishReason, Medium, Probe, Request, Sampling, TokenEvent, TokenStream
 from service.engine.token_mask import pack_token_mask
 from service.errors import Draining
@@ -28,7 +29,9 @@ MAX_KEPT = 8  # windows whose features are kept for their next decoding
 class EngineWindows(WindowDecoder):
     """The windows of one recording."""
 
-    def __init__(self, engine: Engine, model: SpeechModel, recording: Recording, terms: WindowTerms) -> None:
+    def __init__(
+        self, engine: Engine | EngineGroup, model: SpeechModel, recording: Recording, terms: WindowTerms
+    ) -> None:
         """Begin with no window."""
         self._engine, self._model, self._recording, self._terms = engine, model, recording, terms
         self._media = OrderedDict[Window, Medium]()
@@ -132,7 +135,7 @@ class EngineWindows(WindowDecoder):
 
 @asynccontextmanager
 async def listen(
-    engine: Engine, model: SpeechModel, recording: Recording, terms: WindowTerms
+    engine: Engine | EngineGroup, model: SpeechModel, recording: Recording, terms: WindowTerms
 ) -> AsyncIterator[WindowDecoder]:
     """Open the windows of a recording; leaving the context aborts what is decoded."""
     windows = EngineWindows(engine, model, recording, terms)

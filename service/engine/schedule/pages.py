@@ -10,7 +10,7 @@ import secrets
 from array import array
 from collections import abc
 
-from service.engine.request import PlacedMedium
+from service.engine.request import PlacedMedium, Request
 from service.engine.schedule.page_pool import PagePool
 from service.engine.schedule.sequence import Sequence
 from service.engine.schedule.states import SequenceStates
@@ -87,6 +87,16 @@ class SequencePages:
         sequence.num_registered = len(found)
         if not sequence.output_ids:
             sequence.num_cached_tokens = sequence.num_computed
+
+    def num_cached(self, request: Request) -> int:
+        """Return how many of the first tokens of a prompt are cached, reading the index only."""
+        root, prompt = root_key_of(request), request.prompt_ids
+        keys: list[bytes] = []
+        for key in _next_keys(root, 0, prompt[:-1], self._page_size, request.media):
+            if not self.pool.find([key]):
+                break
+            keys.append(key)
+        return self._longest_whole(keys) * self._page_size
 
     def next_page_key(self, sequence: Sequence) -> bytes | None:
         """Return the key of the first whole page that is not computed yet; None if the rest is shorter than a page."""
@@ -220,6 +230,12 @@ class SequencePages:
         extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size, sequence.request.media)
 
 
+def root_key_of(request: Request) -> bytes:
+    """Return the key that precedes the first page's of a request."""
+    digest = b"" if request.memory is None else request.memory.digest
+    return root_key(request.cache_salt, digest, b"" if request.adapter is None else request.adapter.digest)
+
+
 def root_key(salt: bytes, digest: bytes = b"", adapter: bytes = b"") -> bytes:
     """Return the key that precedes the first page's.
 
@@ -254,11 +270,22 @@ def extend_keys(
         page_size: tokens of a page.
         media: what takes the places of some tokens.
     """
-    for start in range(len(keys) * page_size, len(token_ids) - page_size + 1, page_size):
+    keys.extend(_next_keys(keys[-1] if keys else root, len(keys) * page_size, token_ids, page_size, media))
+
+
+def _next_keys(
+    previous: bytes,
+    first: int,
+    token_ids: abc.Sequence[int],
+    page_size: int,
+    media: abc.Sequence[PlacedMedium],
+) -> abc.Iterator[bytes]:
+    """Yield the keys of the whole pages from the position `first` on."""
+    for start in range(first, len(token_ids) - page_size + 1, page_size):
         page = array("i", token_ids[start : start + page_size]).tobytes()
         for placed in media:
             # Defends against T32.
             if placed.start < start + page_size and start < placed.end:
                 page += placed.medium.digest + (start - placed.start).to_bytes(8, "big", signed=True)
-        previous = keys[-1] if keys else root
-        keys.append(page_key(previous, page))
+        previous = page_key(previous, page)
+        yield previous

@@ -23,7 +23,7 @@ from service.engine.schedule.adapter_slots import AdapterSlots
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.memories import Memories
 from service.engine.schedule.page_pool import PagePool
-from service.engine.schedule.pages import SequencePages, page_key, root_key
+from service.engine.schedule.pages import SequencePages, page_key, root_key_of
 from service.engine.schedule.plan import Plan, PlannedRows, PlannedSequence
 from service.engine.schedule.sequence import NO_STATE, Sequence, WindowPages
 from service.engine.schedule.states import SequenceStates
@@ -153,15 +153,17 @@ class Scheduler:
 
     def add(self, request: Request) -> Sequence:
         """Take a request; it waits for a slot and for pages."""
-        digest = b"" if request.memory is None else request.memory.digest
-        adapter = b"" if request.adapter is None else request.adapter.digest
-        sequence = Sequence(request, self._num_arrived, root_key(request.cache_salt, digest, adapter))
+        sequence = Sequence(request, self._num_arrived, root_key_of(request))
         needed = self._pages.pages_for(sequence.max_positions) + self._num_memory_pages(sequence)
         assert needed <= self.pages.num_pages, "a request that does not fit the pages is refused before"
         sequence.windows = tuple(WindowPages() for _ in self._pages.windows)
         self._num_arrived += 1
         self._waiting.add(sequence)
         return sequence
+
+    def num_cached(self, request: Request) -> int:
+        """Return how many of the first tokens of a prompt are cached now: on another thread than this one's, a hint."""
+        return self._pages.num_cached(request)
 
     def adapt(self, available: AvailableSteps) -> None:
         """Restrict plans to the steps that are compiled."""

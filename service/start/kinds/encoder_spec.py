@@ -1,5 +1,6 @@
 """The plan of an encoder: model, dtype, sizes, device and bundle key. Reads no weights and traces nothing."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -29,12 +30,14 @@ from service.models.weight_shapes import weight_shapes
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.dtype import choose_dtype
-from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_bytes
+from service.start.kinds.model_spec import EngineParts, ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
     from service.models.encoders.encoder import Encoder
     from service.models.encoders.rotary.encoder import RotaryEncoder
     from service.start.kinds.running_encoder import RunningEncoder
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -109,17 +112,12 @@ class EncoderSpec(ModelSpec):
         """Do nothing: an encoder has no device state except its weights."""
 
     @override
-    def start(
-        self,
-        context: StartContext,
-        weights: Mapping[str, jax.Array],
-        executables: Mapping[str, Executable],
-        state: None,
-    ) -> "RunningEncoder":
+    def start(self, context: StartContext, engines: Sequence[EngineParts]) -> "RunningEncoder":
         from service.api.served import VectorFacts
         from service.encoder.runner import EncoderRunner
         from service.start.kinds.running_encoder import RunningEncoder
 
+        [(weights, executables, _)] = engines
         runner = EncoderRunner(self.shapes, self.layer_groups, weights, executables)
         config, sentence = self.config, self.sentence
         vectors = VectorFacts(
@@ -168,6 +166,8 @@ def choose_encoder_spec(
     """
     if (settings.tensor_parallel or 1) > 1:
         raise SettingsError("TENSOR_PARALLEL", "must be 1 for an encoder, which runs on a single device.")
+    if settings.data_parallel not in (1, "auto"):
+        logger.warning("an encoder runs on one device, whatever DATA_PARALLEL is", extra={"checkpoint": located.uri})
     if settings.quantization != "none":
         raise SettingsError("QUANTIZATION", "must be none for an encoder, whose weights are served in DTYPE.")
     sentence = read_sentence_config(located.uri, located.sentence_files)

@@ -15,7 +15,7 @@ from service.checkpoint.layout import SnapshotLayout
 from service.compile.program import Executable, Program
 from service.device.chips import chunk_tokens
 from service.device.memory import Device, usable_memory_bytes
-from service.device.mesh import DeviceMesh, choose_mesh
+from service.device.mesh import DeviceMesh, choose_mesh, split_devices
 from service.device.native.library import native_code
 from service.engine.shapes import EngineShapes, MemoryShapes, RowShapes
 from service.engine.sizing import ModelSize, engine_bytes, fit_engine, sequences_with_states
@@ -46,7 +46,8 @@ from service.models.weight_spec import WeightSpec
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.dtype import NumberFormats, choose_formats
-from service.start.kinds.model_spec import ModelSpec, ProgramNames, weights_bytes
+from service.start.kinds.data_parallel import choose_data_parallel
+from service.start.kinds.model_spec import EngineParts, ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
     from service.engine.runner import DeviceState
@@ -71,6 +72,7 @@ class EngineSpec(ModelSpec):
     kernel: KernelChoices
     formats: NumberFormats
     total_bytes: int  # of weights and caches, on each device
+    other_meshes: tuple[DeviceMesh, ...] = ()  # of the engines after the first
 
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
@@ -86,6 +88,16 @@ class EngineSpec(ModelSpec):
     def encoder_groups(self) -> tuple[LayerGroup, ...]:
         """The same of the model's encoder, if it has one."""
         return encoder_groups(self.config, self.specs)
+
+    @property
+    @override
+    def meshes(self) -> Sequence[DeviceMesh]:
+        return (self.mesh, *self.other_meshes)
+
+    @property
+    def num_tokens(self) -> int:
+        """The token positions that the pages of all engines hold."""
+        return self.shapes.kv_tokens["full"] * len(self.meshes)
 
     @property
     def number_formats(self) -> Mapping[str, str]:
@@ -217,31 +229,25 @@ class EngineSpec(ModelSpec):
         return DeviceState(self.shapes, self.layer_groups, executables)
 
     @override
-    def start(
-        self,
-        context: StartContext,
-        weights: Mapping[str, jax.Array],
-        executables: Mapping[str, Executable],
-        state: "DeviceState",
-    ) -> "RunningEngine":
-        from service.engine.runner import Runner
+    def start(self, context: StartContext, engines: Sequence[EngineParts]) -> "RunningEngine":
         from service.start.kinds.adapter_reader import AdapterReader
-        from service.start.kinds.running_engine import RunningEngine
+        from service.start.kinds.running_engine import RunnerMaker, RunningEngine
 
-        runner = Runner(self.shapes, self.layer_groups, weights, executables, state, encoder_groups=self.encoder_groups)
+        makers = [RunnerMaker(self.shapes, self.layer_groups, self.encoder_groups, engine) for engine in engines]
         # On a CPU the operating system shares the cores between the steps of both engines: 0.79 of the speed of a
         # single engine with as many sequences, compared to 0.68 with turns.
-        turns = None if self.mesh.is_host else context.common.turns
+        turns = None if self.mesh.is_host else context.common.turns.__getitem__
         if self.config.speech_encoder is not None:
             from service.start.kinds.running_listener import RunningListener
 
-            return RunningListener(context, runner, self.config, self.number_formats, turns)
+            return RunningListener(context, makers, self.config, self.number_formats, turns)
         vocab_size, formats, adapters = self.config.vocab_size, self.number_formats, self.shapes.adapters
         reader = None
         if adapters is not None:
+            weights = engines[0].weights
             reader = AdapterReader(context, self.specs, self.layer_groups, adapters, dtype=self.dtype, weights=weights)
         images = self.config.image_encoder
-        return RunningEngine(context, runner, vocab_size, formats, turns, image_encoder=images, read_adapter=reader)
+        return RunningEngine(context, makers, vocab_size, formats, turns, image_encoder=images, read_adapter=reader)
 
     @override
     def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
@@ -255,6 +261,7 @@ def choose_engine_spec(
     located: LocatedCheckpoint,
     devices: Sequence[Device],
     *,
+    num_engines: int | None = None,
     memory_share: float = 1.0,
     kernel_fault: str | None = None,
 ) -> EngineSpec:
@@ -267,6 +274,7 @@ def choose_engine_spec(
         settings: the operator's settings.
         located: the checkpoint.
         devices: all devices of this host.
+        num_engines: with the same weights, on equal parts of the devices; None for as many as DATA_PARALLEL says.
         memory_share: the model's share of their memory.
         kernel_fault: what a check has found wrong with the usual attention kernel, which the reference then replaces.
 
@@ -277,9 +285,23 @@ def choose_engine_spec(
         DoesNotFit: the devices are too small.
         UnknownDeviceMemory: an accelerator does not report its memory.
     """
+    if num_engines is None:
+
+        def plan(number: int) -> EngineSpec:
+            return choose_engine_spec(
+                *(settings, located, devices),
+                num_engines=number,
+                memory_share=memory_share,
+                kernel_fault=kernel_fault,
+            )
+
+        is_open = devices[0].platform != "cpu" and (settings.data_parallel == "auto" or not settings.tensor_parallel)
+        return choose_data_parallel(plan, settings.data_parallel, len(devices) if is_open else 1)
     config = read_config(located.uri, located.hub_config, settings.max_model_len)
     log_unknown_keys(located.uri, located.hub_config)
-    mesh = choose_mesh(devices, tensor_parallel=settings.tensor_parallel, sizes=config.split_sizes)
+    parts = split_devices(devices, data_parallel=num_engines, tensor_parallel=settings.tensor_parallel)
+    meshes = [choose_mesh(part, tensor_parallel=settings.tensor_parallel, sizes=config.split_sizes) for part in parts]
+    mesh = meshes[0]
     config = config.split_over(mesh.num_devices)
     layout = located.layout
     may_stay_stored = isinstance(layout, SnapshotLayout) and not layout.is_conversion
@@ -290,7 +312,8 @@ def choose_engine_spec(
     _check_rows(config, formats.quantization)
     specs = decoder_weight_specs(config, formats.dtype, formats.quantization, formats.weight_dtype)
     kernel = _choose_kernel(config, formats, mesh, kernel_fault)
-    memory_bytes = usable_memory_bytes(mesh.devices, settings.device_memory_fraction)
+    used = [device for one in meshes for device in one.devices]
+    memory_bytes = usable_memory_bytes(used, settings.device_memory_fraction)
     try:
         shapes = choose_shapes(settings, config, formats, mesh, int(memory_bytes * memory_share), kernel=kernel)
     except DoesNotFit:
@@ -310,7 +333,8 @@ def choose_engine_spec(
         product_dtype=formats.product_dtype,
         kernel=kernel.name,
     )
-    return EngineSpec(formats.dtype, specs, mesh, key, config, shapes, kernel, formats, engine_bytes(size, shapes))
+    total_bytes = engine_bytes(size, shapes)
+    return EngineSpec(formats.dtype, specs, mesh, key, config, shapes, kernel, formats, total_bytes, tuple(meshes[1:]))
 
 
 def encoder_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:

@@ -10,8 +10,10 @@ import numpy as np
 
 from service.bundles.key import BundleKey
 from service.compile.program import Executable, Program
+from service.device.memory import Device
 from service.device.mesh import DeviceMesh
 from service.engine.device_thread import DeviceThread
+from service.engine.group import EngineGroup
 from service.models.weight_spec import WeightSpec, device_bytes
 
 if TYPE_CHECKING:
@@ -31,6 +33,14 @@ class TextFiles:
     preprocessor: Mapping[str, Any] = field(default_factory=dict)  # the same of preprocessor_config.json
 
 
+class EngineParts(NamedTuple):
+    """What one engine of a model has on its devices."""
+
+    weights: Mapping[str, jax.Array]
+    executables: Mapping[str, Executable]
+    state: Any  # of slots and caches, as `ModelSpec.begin_state` returns it
+
+
 class ProgramNames(NamedTuple):
     """The names of a model's programs."""
 
@@ -45,8 +55,8 @@ class Running(Protocol):
     """A model that accepts requests."""
 
     @property
-    def thread(self) -> DeviceThread:
-        """The thread that runs its steps."""
+    def thread(self) -> DeviceThread | EngineGroup:
+        """The thread that runs its steps, or the group of those of several engines."""
         ...
 
     def probe(self) -> None:
@@ -74,6 +84,21 @@ class ModelSpec(ABC):
     specs: tuple[WeightSpec, ...]
     mesh: DeviceMesh
     key: BundleKey
+
+    @property
+    def meshes(self) -> Sequence[DeviceMesh]:
+        """The devices of each engine; `mesh` is the first."""
+        return (self.mesh,)
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """The devices of all engines."""
+        return [device for mesh in self.meshes for device in mesh.devices]
+
+    def copy_weights(self, weights: Mapping[str, jax.Array], mesh: DeviceMesh) -> Mapping[str, jax.Array]:
+        """Copy the weights of the first engine to the devices of another."""
+        shardings = {spec.name: mesh.sharding(spec.axes, spec.shape) for spec in self.specs}
+        return jax.device_put(dict(weights), shardings)
 
     @property
     def weights_bytes(self) -> int:
@@ -137,14 +162,8 @@ class ModelSpec(ABC):
         """Allocate the device state that steps need in addition to weights."""
 
     @abstractmethod
-    def start(
-        self,
-        context: "StartContext",
-        weights: Mapping[str, jax.Array],
-        executables: Mapping[str, Executable],
-        state: Any,
-    ) -> Running:
-        """Start the device thread with the state returned by `begin_state`."""
+    def start(self, context: "StartContext", engines: Sequence[EngineParts]) -> Running:
+        """Start the device threads of the engines."""
 
     @abstractmethod
     def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:

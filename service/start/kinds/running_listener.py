@@ -1,6 +1,6 @@
 """A running speech model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, override
 
@@ -9,12 +9,11 @@ import numpy as np
 from service.api.hearing.engine_windows import listen
 from service.api.served import ServedSpeechModel
 from service.engine.request import Medium, Request, Sampling
-from service.engine.runner import Runner
 from service.engine.schedule.device_turns import DeviceTurns
 from service.models.description import DecoderConfig
 from service.start.context import StartContext
 from service.start.kinds.model_spec import TextFiles
-from service.start.kinds.running_engine import RunningEngine
+from service.start.kinds.running_engine import RunnerMaker, RunningEngine
 from service.text.speech.model import SpeechModel
 from service.text.speech.tokens import read_speech_tokens
 
@@ -25,15 +24,15 @@ class RunningListener(RunningEngine):
     def __init__(
         self,
         context: StartContext,
-        runner: Runner,
+        makers: Sequence[RunnerMaker],
         config: DecoderConfig,
         formats: Mapping[str, str],
-        turns: DeviceTurns | None = None,
+        turns: Callable[[int], DeviceTurns] | None = None,
     ) -> None:
-        """Start the device thread, which takes turns with other engines on an accelerator."""
+        """Start the device threads; see `RunningEngine`."""
         assert config.speech_encoder is not None
         self._config, self._encoder = config, config.speech_encoder
-        super().__init__(context, runner, config.vocab_size, formats, turns)
+        super().__init__(context, makers, config.vocab_size, formats, turns)
 
     @override
     def served(self, text: TextFiles, **facts: Any) -> ServedSpeechModel:
@@ -42,7 +41,7 @@ class RunningListener(RunningEngine):
         speech = SpeechModel(
             tokens,
             text.tokenizer,
-            context_len=self._runner.shapes.max_model_len,
+            context_len=self._shapes.max_model_len,
             window_frames=self._encoder.num_frames,
             num_mels=self._encoder.num_mels,
             heads=_heads(text.generation, self._config),
