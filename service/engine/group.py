@@ -18,9 +18,9 @@ from service.errors import EngineStopped, ServiceError
 
 logger = logging.getLogger(__name__)
 
-# An open request weighs as much as these tokens of a prompt that are not cached: a row. So conversations stay with
+# An open request weighs as much as these tokens of a prompt that are not cached. So conversations stay with
 # their engine, while a short prefix that all requests share does not keep the others idle.
-TOKENS_OF_OPEN_REQUEST = 64
+TOKENS_OF_OPEN_REQUEST = 32
 CHECKS_PER_LIMIT, MAX_INTERVAL_S = 20, 1.0
 STOPPED = "The engine of this request has stopped; another takes its place. Try again."
 
