@@ -19,6 +19,7 @@ from service.errors import SettingsError
 from service.observability.background import FLUSH_S, write_out_log
 from service.observability.logs import Origin, configure_logging, end_logging
 from service.settings import Settings
+from service.settings.shard import read_shard
 from service.settings.sources import export_hub_token, load_settings, wants_json
 from service.smoke.command import add_parser as add_smoke
 from service.smoke.command import run as run_smoke
@@ -146,16 +147,7 @@ def build_parser(command: str | None = None, *, shows_all: bool = False) -> "_Pa
         help="compile for this machine on another one, with the extra `tpu`, `cuda12` or `cuda13` that it serves with",
     )
     commands.add_settings(prewarm)
-    batch = commands.add_parser(
-        "batch",
-        help="answer a batch file (OpenAI's format) without a port",
-        description="Answer every line of a batch file and write the answers to another. A run that was killed resumes "
-        "where it stopped.",
-        usage="levserve batch IN.jsonl OUT.jsonl [--SETTING VALUE ...]",
-    )
-    batch.add_argument("source", type=Path, metavar="IN.jsonl", help="the batch file")
-    batch.add_argument("target", type=Path, metavar="OUT.jsonl", help="the file of answers, once all are complete")
-    commands.add_settings(batch)
+    _add_batch(commands)
     _add_compare(commands)
     _add_copies(commands)
     add_smoke(commands)
@@ -198,6 +190,22 @@ class _Formatter(argparse.HelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=34)
+
+
+def _add_batch(commands: _Commands) -> None:
+    batch = commands.add_parser(
+        "batch",
+        help="answer batch files (OpenAI's format) without a port",
+        description="Answer every line of batch files, in one process or many; a killed run goes on.",
+        usage="levserve batch IN OUT [--shard I/N] [--single] [--max-error-rate R] [--SETTING VALUE ...]",
+    )
+    batch.add_argument("source", metavar="IN", help="a batch file or a folder of some: a path or gs://bucket/prefix")
+    batch.add_argument("target", metavar="OUT", help="a file, for one local file; a folder/ or gs://bucket/prefix")
+    batch.add_argument("--shard", metavar="I/N", help="which of N processes, from 0; default: as the job says")
+    batch.add_argument("--shards", metavar="N", help="processes, if a job says only its index")
+    batch.add_argument("--single", action="store_true", help="join all parts into answers.jsonl, too")
+    batch.add_argument("--max-error-rate", type=_rate, metavar="R", help="lines that may fail: 0 to 1, the default")
+    commands.add_settings(batch)
 
 
 def _add_compare(commands: _Commands) -> None:
@@ -245,6 +253,13 @@ def _add_copies(commands: _Commands) -> None:
     convert.add_argument("--adapter", metavar="ADAPTER", help="an adapter (LoRA) in the format of PEFT, to merge")
 
 
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 <= rate <= 1:
+        raise ValueError
+    return rate
+
+
 def _refuse_word(parser: argparse.ArgumentParser, command: str, word: str) -> NoReturn:
     """Exit with the flag that an unknown word is probably meant to be."""
     known = [*map(setting_flags.flag_of, Settings.model_fields), *vllm.flags()]
@@ -284,9 +299,17 @@ def _run(flags: dict[str, object], settings: Settings) -> int:
         run = check if flags.get("check") else prewarm
         return run(settings, str(target) if target else None)
     if flags["command"] == "batch":
-        from service.offline.command import run_file
+        from service.offline.shards.command import run_batch
 
-        return run_file(settings, Path(str(flags["source"])), Path(str(flags["target"])))
+        shard, shards, rate = flags.get("shard"), flags.get("shards"), flags.get("max_error_rate")
+        return run_batch(
+            settings,
+            str(flags["source"]),
+            str(flags["target"]),
+            read_shard(None if shard is None else str(shard), None if shards is None else str(shards)),
+            is_single=bool(flags.get("single")),
+            max_error_rate=rate if isinstance(rate, float) else None,
+        )
     if flags["command"] == "compare":
         from service.offline.compare import compare
 

@@ -10,7 +10,7 @@ from service.cli import main
     [
         ([], ["required: COMMAND", "`levserve --help`"]),
         (["serv"], ["'serv'", "'serve'", "`levserve --help`"]),
-        (["batch"], ["IN.jsonl, OUT.jsonl", "`levserve batch --help`"]),
+        (["batch"], ["required: IN, OUT", "`levserve batch --help`"]),
         (["serve", "--max-model-lenn", "3"], ["did you mean --max-model-len?", "`levserve serve --help`"]),
         (["serve", "a", "what"], ["levserve serve: what is unknown.", "`levserve serve --help`"]),
         (["serve", "--max_model_lenn", "3"], ["did you mean --max-model-len?"]),

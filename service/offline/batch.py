@@ -7,7 +7,7 @@ ends the run, and the next run continues from there.
 import asyncio
 import logging
 import time
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -37,7 +37,8 @@ class Tally:
     num_refused: int = 0
     num_tokens: int = 0  # of completions
     began_s: float = field(default_factory=time.monotonic)
-    num_earlier: int = 0  # lines that earlier runs answered
+    num_earlier: int = 0  # lines that earlier runs answered, or other processes
+    num_before: int = 0  # of these, before this run began
 
     @property
     def tokens_per_second(self) -> float:
@@ -47,7 +48,16 @@ class Tally:
     def count(self, answer: dict[str, Any]) -> None:
         self.num_done += 1
         self.num_refused += not is_success(answer)
-        self.num_tokens += tokens_of(answer["response"]["body"].get("usage") or {})["output_tokens"]
+        if answer["response"] is not None:
+            self.num_tokens += tokens_of(answer["response"]["body"].get("usage") or {})["output_tokens"]
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the other lines take at the rate of this run; None before its first answer."""
+        num_done = self.num_done + self.num_earlier
+        elapsed_s = time.monotonic() - self.began_s
+        rate = (num_done - self.num_before) / max(elapsed_s, 1e-3)
+        return (self.num_lines - num_done) / rate if rate > 0 else None
 
     def __str__(self) -> str:
         num_done = self.num_done + self.num_earlier
@@ -55,7 +65,8 @@ class Tally:
         bar = "█" * num_filled + "·" * (BAR_CHARS - num_filled)
         refused = f", {self.num_refused} refused" if self.num_refused else ""
         lines = f"{num_done} of {self.num_lines} lines{refused}"
-        return f"{bar} {lines}, {self.num_tokens} tokens, {self.tokens_per_second:.0f} tokens/s"
+        left = "" if (left_s := self.seconds_left) is None else f", {int(left_s) // 60}:{int(left_s) % 60:02d} left"
+        return f"{bar} {lines}, {self.num_tokens} tokens, {self.tokens_per_second:.0f} tokens/s{left}"
 
 
 async def run_batch(api: ASGIApp, source: Path, target: Path, *, concurrency: int, out: TextIO | None = None) -> Tally:
@@ -76,20 +87,28 @@ async def run_batch(api: ASGIApp, source: Path, target: Path, *, concurrency: in
     with Journal(target) as journal:
         if unknown := journal.done - ids:
             raise BatchFileError(target, 0, f"has answers to other lines, such as {min(unknown)!r}. Name another file.")
-        tally = Tally(len(ids), num_earlier=len(journal.done))
+        tally = Tally(len(ids), num_earlier=len(journal.done), num_before=len(journal.done))
         todo = (line for line in read_lines(source) if line.custom_id not in journal.done)
-        show = progress_line(
-            lambda: str(tally), lambda: _log(tally), log_interval_s=LOG_INTERVAL_S, out=out, keeps_last_line=True
-        )
         slots = asyncio.Semaphore(concurrency)
         background = as_background(api, OPEN_OWNER, lambda: LINE_TIMEOUT_S)
-        async with client_of(background) as client, aclosing(answers(client, todo, slots, source.parent)) as answered:
-            with show:
+
+        def read_file(name: str) -> bytes:
+            return (source.parent / name).read_bytes()
+
+        async with client_of(background) as client, aclosing(answers(client, todo, slots, read_file)) as answered:
+            with shown(tally, out):
                 async for answer in answered:
                     journal.write(answer)
                     tally.count(answer)
         journal.complete()
         return tally
+
+
+def shown(tally: Tally, out: TextIO | None = None) -> AbstractContextManager[None]:
+    """Show a tally while the body runs: as a line on a terminal, otherwise in the log."""
+    return progress_line(
+        lambda: str(tally), lambda: _log(tally), log_interval_s=LOG_INTERVAL_S, out=out, keeps_last_line=True
+    )
 
 
 def _log(tally: Tally) -> None:

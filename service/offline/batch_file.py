@@ -26,7 +26,7 @@ MAX_LINE_BYTES = 256 * 1024 * 1024
 class BatchFileError(ServiceError):
     """A batch file cannot be read, run or written."""
 
-    def __init__(self, path: Path, line: int, reason: str) -> None:
+    def __init__(self, path: Path | str, line: int, reason: str) -> None:
         super().__init__(f"{path}{f', line {line}' if line else ''}: {reason}")
         self.path = path
         self.line = line  # 1-based; 0 for the whole file

@@ -4,6 +4,8 @@ import asyncio
 import logging
 from pathlib import Path
 
+from starlette.types import ASGIApp
+
 from service.api.application import create_api
 from service.api.backend import OneModel
 from service.api.http.access_log import AccessLog
@@ -43,6 +45,12 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
 
 
 async def _answer(settings: Settings, loaded: StartedModel, metrics: Metrics, source: Path, target: Path) -> Tally:
+    api = api_of(settings, loaded, metrics)
+    return await run_batch(api, source, target, concurrency=settings.max_concurrent_requests)
+
+
+def api_of(settings: Settings, loaded: StartedModel, metrics: Metrics) -> ASGIApp:
+    """Return the API of a loaded model, as a server has it, without a port."""
     api = create_api(
         OneModel(loaded.served),
         metrics,
@@ -52,5 +60,4 @@ async def _answer(settings: Settings, loaded: StartedModel, metrics: Metrics, so
         max_audio_bytes=settings.max_audio_bytes,
         max_image_body_bytes=settings.image_body_bytes,
     )
-    api = AccessLog(api, metrics=metrics, strict_fields=settings.strict_fields)
-    return await run_batch(api, source, target, concurrency=settings.max_concurrent_requests)
+    return AccessLog(api, metrics=metrics, strict_fields=settings.strict_fields)

@@ -47,6 +47,7 @@ class StartTasks(NamedTuple):
     """The tasks of a start that others wait for."""
 
     devices: Task[Devices]
+    checkpoint: Task[LocatedCheckpoint]
     model: Task[StartedModel]
 
 
@@ -86,7 +87,7 @@ def add_start(tasks: Tasks[StartContext], import_api: Callable[[StartContext], N
     ready = tasks.add("ready", mark_ready, devices, bundle, model, rest)
     stored = tasks.add("stored_bundle", store_bundle, bundle, executables, rest, after=[ready])
     tasks.add("returned_memory", return_memory, after=[stored])
-    return StartTasks(devices, model)
+    return StartTasks(devices, checkpoint, model)
 
 
 class ModelStart:
@@ -104,6 +105,14 @@ class ModelStart:
             StartError: the start has failed.
         """
         return self._added.devices.wait()
+
+    def wait_for_checkpoint(self) -> LocatedCheckpoint:
+        """Wait until the checkpoint's files are listed; its weights are read meanwhile.
+
+        Raises:
+            StartError: the start has failed.
+        """
+        return self._added.checkpoint.wait()
 
     def wait_for_model(self) -> StartedModel:
         """Wait until requests can be answered.

@@ -4,8 +4,9 @@ import contextlib
 import errno
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -111,8 +112,16 @@ class FolderStore:
                 with contextlib.suppress(OSError):  # deleted just now, or not ours
                     _forget(Path(parent, name))
 
-    def claim(self, name: str) -> "FolderClaim | None":
-        """Lock a file of this name; the kernel releases it when the process ends."""
+    def concatenate(self, names: Sequence[str], target: str) -> bool:
+        """Write a new file from the contents of others."""
+        with tempfile.TemporaryFile(dir=self._with_parent(target).parent) as whole:
+            for name in names:
+                with self._at(name).open("rb") as file:
+                    shutil.copyfileobj(file, whole)
+            return self.write(target, whole, replaces=False)
+
+    def claim(self, name: str, owner: str | None = None) -> "FolderClaim | None":
+        """Lock a file of this name; the kernel releases it when the process ends, whoever its owner is."""
         path = self._with_parent(f"{CLAIMS}/{name}")
         lock = try_lock(path)
         return None if lock is None else FolderClaim(path, lock)

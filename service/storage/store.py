@@ -4,7 +4,7 @@ Objects become visible only when complete. A claim gives one process at a time t
 several processes change they change with `update`, so that none undoes what another has done.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
@@ -77,8 +77,21 @@ class ObjectStore(Protocol):
         """Delete all objects below a folder."""
         ...
 
-    def claim(self, name: str) -> Claim | None:
-        """Claim a name; return None while this or another process holds it."""
+    def concatenate(self, names: Sequence[str], target: str) -> bool:
+        """Write a new object from the contents of at least one other, in order; return False if it exists.
+
+        Raises FileNotFoundError or CheckpointError if one of them does not exist.
+        """
+        ...
+
+    def claim(self, name: str, owner: str | None = None) -> Claim | None:
+        """Claim a name; return None while this or another process holds it.
+
+        Args:
+            name: what is claimed.
+            owner: who claims it, so that a process that takes the place of a killed one need not wait for the end of
+                its claim in a bucket; None for this process alone.
+        """
         ...
 
     def sweep(self) -> None:

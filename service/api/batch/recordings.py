@@ -7,6 +7,7 @@ Source: https://docs.vllm.ai/en/latest/examples/offline_inference/openai_batch.h
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +27,28 @@ def check_recording(body: dict[str, Any], folder: Path) -> None:
     Raises:
         BadLine: the body names none, or one that is not there.
     """
-    url = body.get(FILE_URL)
-    if not isinstance(url, str):
-        raise BadLine("missing_required_parameter", f"Missing required parameter: '{PARAM}'.", PARAM)
-    if url.startswith(LOCAL):
-        if not (path := _path(url, folder)).is_file():
-            raise BadLine("invalid_value", f"Invalid '{PARAM}': there is no file {path}.", PARAM)
-    elif encoded_content(url) is None:
-        message = f"Invalid '{PARAM}': it must be a file, as '{LOCAL}monday.mp3', or its content, as '{EXAMPLE}…'."
-        raise BadLine("invalid_value", message, PARAM)
+    url = _checked_url(body)
+    if url.startswith(LOCAL) and not (path := folder / url.removeprefix(LOCAL)).is_file():
+        raise BadLine("invalid_value", f"Invalid '{PARAM}': there is no file {path}.", PARAM)
 
 
-def read_recording(body: dict[str, Any], folder: Path) -> bytes:
-    """Return the recording that a checked body names.
+def read_recording(body: dict[str, Any], read_file: Callable[[str], bytes]) -> bytes:
+    """Return the recording that a body names.
 
     Args:
-        body: the body of a request in a batch, checked before.
-        folder: where local files are.
+        body: the body of a request in a batch.
+        read_file: reads a file beside the batch file by its relative name; raises OSError if that cannot be read.
 
     Raises:
-        BadLine: it cannot be read.
+        BadLine: it names none, or one that cannot be read.
     """
-    url = body[FILE_URL]
+    url = _checked_url(body)
     try:
         if url.startswith(LOCAL):
-            return _path(url, folder).read_bytes()
+            return read_file(url.removeprefix(LOCAL))
         return decode(encoded_content(url) or "")
     except OSError as error:
-        message = f"Invalid '{PARAM}': {_path(url, folder)} cannot be read: {error.strerror}."
+        message = f"Invalid '{PARAM}': {url.removeprefix(LOCAL)} cannot be read: {error.strerror}."
     except ValueError:
         message = f"Invalid '{PARAM}': what follows '{EXAMPLE}' must be base64."
     raise BadLine("invalid_value", message, PARAM)
@@ -70,8 +65,14 @@ def form_fields(body: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _path(url: str, folder: Path) -> Path:
-    return folder / url.removeprefix(LOCAL)
+def _checked_url(body: dict[str, Any]) -> str:
+    url = body.get(FILE_URL)
+    if not isinstance(url, str):
+        raise BadLine("missing_required_parameter", f"Missing required parameter: '{PARAM}'.", PARAM)
+    if not url.startswith(LOCAL) and encoded_content(url) is None:
+        message = f"Invalid '{PARAM}': it must be a file, as '{LOCAL}monday.mp3', or its content, as '{EXAMPLE}…'."
+        raise BadLine("invalid_value", message, PARAM)
+    return url
 
 
 def _text(value: Any) -> str:

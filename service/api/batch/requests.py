@@ -4,7 +4,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -43,7 +42,10 @@ def as_background(api: ASGIApp, owner: str, timeout_s: Callable[[], float]) -> A
 
 
 async def answers(
-    client: httpx.AsyncClient, lines: Iterator[BatchLine], slots: asyncio.Semaphore, folder: Path | None = None
+    client: httpx.AsyncClient,
+    lines: Iterator[BatchLine],
+    slots: asyncio.Semaphore,
+    read_file: Callable[[str], bytes] | None = None,
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the answers in the order in which they complete, as lines of an output file.
 
@@ -53,7 +55,7 @@ async def answers(
         client: a client of the app that answers.
         lines: the requests.
         slots: one is held by each request in flight.
-        folder: where the recordings that lines name are; None for lines without any.
+        read_file: reads the recordings that lines name, as `read_recording` does; None for lines without any.
 
     Raises:
         EngineStopped: the engine failed.
@@ -64,7 +66,7 @@ async def answers(
         while next_line is not None or in_flight:
             while next_line is not None and not (slots.locked() and in_flight):
                 await slots.acquire()
-                task = asyncio.create_task(_answer(client, next_line, folder))
+                task = asyncio.create_task(_answer(client, next_line, read_file))
                 task.add_done_callback(lambda _: slots.release())
                 in_flight.add(task)
                 next_line = next(lines, None)
@@ -77,9 +79,11 @@ async def answers(
         await asyncio.gather(*in_flight, return_exceptions=True)
 
 
-async def _answer(client: httpx.AsyncClient, line: BatchLine, folder: Path | None) -> dict[str, Any]:
+async def _answer(
+    client: httpx.AsyncClient, line: BatchLine, read_file: Callable[[str], bytes] | None
+) -> dict[str, Any]:
     try:
-        send = await _sender(client, line, folder)
+        send = await _sender(client, line, read_file)
     except BadLine as error:
         document = {"message": error.message, "type": "invalid_request_error", "param": error.param, "code": error.code}
         return _answered(line, 400, None, {"error": document})
@@ -94,12 +98,12 @@ async def _answer(client: httpx.AsyncClient, line: BatchLine, folder: Path | Non
 
 
 async def _sender(
-    client: httpx.AsyncClient, line: BatchLine, folder: Path | None
+    client: httpx.AsyncClient, line: BatchLine, read_file: Callable[[str], bytes] | None
 ) -> Callable[[], Awaitable[httpx.Response]]:
     """Return what sends the request of a line."""
-    if line.url not in AUDIO_URLS or folder is None:
+    if line.url not in AUDIO_URLS or read_file is None:
         return partial(client.post, line.url, json=line.body)
-    content = await asyncio.to_thread(read_recording, line.body, folder)
+    content = await asyncio.to_thread(read_recording, line.body, read_file)
     return partial(client.post, line.url, data=form_fields(line.body), files={"file": ("recording", content)})
 
 

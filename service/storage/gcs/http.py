@@ -63,7 +63,7 @@ class GcsTransport:
         """Send one GET below the bucket; the caller reads and closes the response.
 
         Args:
-            path: the quoted part of the URL after the bucket.
+            path: the quoted part of the URL after the bucket; empty for the bucket itself.
             params: the query parameters.
             headers: additional headers.
             version: name and generation of the object to read; None for a LIST.
@@ -75,7 +75,8 @@ class GcsTransport:
             ObjectChanged: an object returned 404, 412 or 416: that version is gone.
             TransferFailed: any other status.
         """
-        target = f"/storage/v1/b/{quote(self._location.bucket, safe='')}/{path}?{urlencode(params)}"
+        bucket = quote(self._location.bucket, safe="")
+        target = f"/storage/v1/b/{'/'.join(part for part in (bucket, path) if part)}?{urlencode(params)}"
         response = self._connections.get(target, self._authorized(target, headers))
         if response.status == 401 and self._credentials is not None:
             response.close()

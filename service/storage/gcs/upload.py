@@ -5,7 +5,7 @@ Source: https://cloud.google.com/storage/docs/request-preconditions (if_generati
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
@@ -85,6 +85,20 @@ class GcsUploader:
             return False
         return True
 
+    def compose(self, names: Sequence[str], target: str) -> bool:
+        """Write a new object from the contents of at most 32 others; return False if another writer was first.
+
+        Raises:
+            AccessDenied, TransferFailed: see `upload`; also if one of the objects does not exist.
+        """
+        try:
+            with self._naming_errors(target, PreconditionFailed):
+                blobs = [self._blob(name) for name in names]
+                self._blob(target).compose(blobs, timeout=TIMEOUT_S, if_generation_match=0)
+        except PreconditionFailed:
+            return False
+        return True
+
     def delete(self, name: str) -> None:
         """Delete one object if it exists.
 
@@ -108,7 +122,9 @@ class GcsUploader:
         except expected:
             raise
         except (Forbidden, Unauthorized) as error:
-            remedy = "Grant storage.objects.create (and .delete, to replace a broken one), or run `levserve prewarm`."
+            remedy = (
+                "Grant storage.objects.create (and .delete, to replace one), such as with roles/storage.objectUser."
+            )
             reason = f"HTTP {error.code}, {name} may not be written. {remedy}"
             raise AccessDenied(self._location.uri, reason) from error
         except (GoogleAPIError, GoogleAuthError, RequestException, OSError) as error:
@@ -130,6 +146,4 @@ def _client(location: GcsLocation, emulator_host: str | None) -> storage.Client:
     try:
         return storage.Client()
     except DefaultCredentialsError as error:
-        raise AccessDenied(
-            location.uri, "no Google credentials were found, so the bundle cannot be written."
-        ) from error
+        raise AccessDenied(location.uri, "no Google credentials were found, so nothing can be written.") from error

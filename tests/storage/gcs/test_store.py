@@ -90,6 +90,27 @@ def test_one_at_a_time_has_a_claim(place):
     assert place().claim("work") is not None
 
 
+@pytest.mark.parametrize("num_parts", [1, 70])
+def test_objects_become_one_in_their_order_once(place, num_parts):
+    store = place()
+    names = [f"part-{i:02d}" for i in range(num_parts)]
+    for name in names:
+        store.write(name, f"{name}\n".encode())
+    assert store.concatenate(names, "whole")
+    assert store.read("whole").decode().split() == names
+    if isinstance(store, FolderStore):  # the emulator of a bucket replaces what a composition must not
+        assert not store.concatenate(names[:1], "whole")
+    assert list(store.list("")) == [*names, "whole"]
+
+
+def test_who_takes_the_place_of_a_killed_owner_has_its_claim_at_once(gcs_bucket):
+    location = GcsLocation(gcs_bucket.name, "")
+    killed = BucketStore(location, emulator_host=gcs_bucket.endpoint).claim("work", "shard 1")
+    assert killed is not None
+    assert BucketStore(location, emulator_host=gcs_bucket.endpoint).claim("work", "shard 2") is None
+    assert BucketStore(location, emulator_host=gcs_bucket.endpoint).claim("work", "shard 1") is not None
+
+
 def test_a_claim_on_a_bucket_ends_if_it_is_not_renewed(gcs_bucket):
     location = GcsLocation(gcs_bucket.name, "")
     lost = BucketStore(location, emulator_host=gcs_bucket.endpoint, claim_s=-1).claim("work")
