@@ -47,13 +47,16 @@ class Served:
         """What its prompts depend on."""
         return self._prompt_model(None)
 
-    def _prompt_model(self, chat_template: "ChatTemplate | None", images: ImageText | None = None) -> PromptModel:
+    def _prompt_model(
+        self, chat_template: "ChatTemplate | None", images: ImageText | None = None, *, keeps_states: bool = False
+    ) -> PromptModel:
         return PromptModel(
             name=self.name,
             tokenizer=self.tokenizer,
             chat_template=chat_template,
             images=images,
             max_model_len=self.max_model_len,
+            keeps_states=keeps_states,
             vocab_size=self.vocab_size,
         )
 
@@ -140,6 +143,7 @@ class ServedModel(Served):
     base: str | None = None  # the name of the model that the adapter updates
     number_formats: Mapping[str, str]  # of activations, weights and cache: `dtype`, `quantization`, `kv_dtype`
     vision: Vision | None = None  # None: it reads only text
+    keeps_states: bool = False  # of recurrent layers
 
     @cached_property
     def grammars(self) -> GrammarCompiler:
@@ -149,7 +153,8 @@ class ServedModel(Served):
     @cached_property
     @override
     def prompt_model(self) -> PromptModel:
-        return self._prompt_model(self.chat_template, None if self.vision is None else self.vision.text)
+        images = None if self.vision is None else self.vision.text
+        return self._prompt_model(self.chat_template, images, keeps_states=self.keeps_states)
 
     @property
     @override

@@ -123,6 +123,9 @@ class Request:
     flow: str = ""  # requests of one flow, such as an API key's, share the device with those of others by weight
     weight: float = 1.0  # of its flow; above 0
     cache_salt: bytes = b""  # only requests of the same salt find each other's prefixes
+    shared_len: int = (
+        0  # leading tokens that later requests are likely to have, too, such as the instructions of a chat
+    )
     num_prompt_logprobs: int | None = None  # [0, MAX_LOGPROBS], as num_logprobs, for each token of the prompt
     probe: Probe | None = None  # instead of `num_prompt_logprobs`
     heads: tuple[tuple[int, int], ...] = ()  # layer and head of those whose scores of the memory are wanted

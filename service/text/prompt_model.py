@@ -20,5 +20,6 @@ class PromptModel:
     chat_template: "ChatTemplate | None"  # None: it takes no messages
     images: ImageText | None = None  # None: it reads only text
     max_model_len: int  # tokens
+    keeps_states: bool = False  # whether it has layers whose states are kept where a prompt says that others go on
     vocab_size: int  # valid token ids are less
     key: str = field(default_factory=lambda: uuid.uuid4().hex)  # by which the other process knows it

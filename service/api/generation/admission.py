@@ -34,6 +34,7 @@ def submit(
     param: str,
     default_max_tokens: int | None,
     more_stop_ids: frozenset[int] = frozenset(),
+    shared_len: int = 0,
     media: tuple[PlacedMedium, ...] = (),
 ) -> TextStreams:
     """Submit the sequences of a request to the engine.
@@ -48,6 +49,7 @@ def submit(
         param: the field that the prompts came from.
         default_max_tokens: if neither the request nor DEFAULT_MAX_TOKENS sets one; None for the rest of the context.
         more_stop_ids: tokens that end this kind of answer, besides the model's and the request's own.
+        shared_len: leading tokens of the prompts that later requests are likely to have, too.
         media: what takes the places of tokens of the prompt, which is one then.
 
     Raises:
@@ -78,6 +80,7 @@ def submit(
         flow=call.key.name,
         weight=call.key.weight,
         cache_salt=cache_salt,
+        shared_len=shared_len,
         num_prompt_logprobs=body.num_prompt_logprobs,
         media=media,
         adapter=model.adapter,

@@ -29,18 +29,28 @@ async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest
     seen = await see(call, model, body, cache_salt=cache_salt_of(call, body))
     # A function that another process can be sent.
     make_prompt = partial(chat_prompt, key=call.seal_key, images=None if seen is None else seen.texts)
-    prompt_end, prompt_ids, ignored, images = await call.make_prompt(make_prompt, body, model)
-    call.ignore(ignored)
-    rules = await chat_rules(call, model, body, prompt_end)
+    prompt = await call.make_prompt(make_prompt, body, model)
+    prompt_ids = prompt.ids
+    call.ignore(prompt.ignored)
+    rules = await chat_rules(call, model, body, prompt.end)
     media = ()
-    if seen is not None and images:
+    if seen is not None and prompt.images:
         max_tokens_of(call, model, body, prompt_ids, param="messages", default=None)  # before a pixel is decoded
-        media = await seen.placed(prompt_ids, images)
+        media = await seen.placed(prompt_ids, prompt.images)
         series = call.api.metrics.of_model(model.name)
-        series.images.inc(len(images))
+        series.images.inc(len(prompt.images))
         series.image_tokens.inc(sum(placed.num_rows for placed in media))
-        call.log_fields["images"] = len(images)
+        call.log_fields["images"] = len(prompt.images)
     streams = submit(
-        call, model, body, [prompt_ids], rules, prefix=prefix, param="messages", default_max_tokens=None, media=media
+        call,
+        model,
+        body,
+        [prompt_ids],
+        rules,
+        prefix=prefix,
+        param="messages",
+        default_max_tokens=None,
+        shared_len=prompt.shared_len,
+        media=media,
     )
     return StartedChat(prompt_ids, streams, rules, model.tokenizer)

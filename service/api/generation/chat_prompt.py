@@ -33,6 +33,7 @@ from service.text.prompt_model import PromptModel
 
 END_CHARS = 64
 SHOWING_ROLES = ("user", "tool")
+INSTRUCTING_ROLES = ("system", "developer")
 
 
 class ChatPrompt(NamedTuple):
@@ -42,6 +43,7 @@ class ChatPrompt(NamedTuple):
     ids: TokenIds
     ignored: Sequence[str] = ()  # fields that the template has no use for
     images: Sequence[int] = ()  # which of the chat's it has, if older turns were left out
+    shared_len: int = 0  # leading tokens that are its instructions and tools; 0 of a model to which that is nothing
 
 
 class ImageSource(NamedTuple):
@@ -140,8 +142,32 @@ def _prompt(
     )
     if numbers and body.truncate_prompt_tokens:
         raise UnsupportedParameter("truncate_prompt_tokens", "a prompt with images is not cut. Leave it out.")
-    prompt_ids = body.truncated(prompt_ids, max_model_len)
-    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", prompt_ids), ignored, numbers)
+    kept_ids = body.truncated(prompt_ids, max_model_len)
+    is_whole = len(kept_ids) == len(prompt_ids)
+    shared_len = _shared_len(text, messages, prompt_ids, model) if is_whole and model.keeps_states else 0
+    return ChatPrompt(text.rstrip()[-END_CHARS:], array("i", kept_ids), ignored, numbers, shared_len)
+
+
+def _shared_len(text: str, messages: Sequence[Message], prompt_ids: TokenIds, model: PromptModel) -> int:
+    """Return how many leading tokens of a prompt are before its first turn: instructions, tools and what begins it."""
+    end = _end_of_instructions(text, messages)
+    beginning = model.tokenizer.encode(text[:end], add_special_tokens=False, param="messages")
+    differing = (place for place, pair in enumerate(zip(beginning, prompt_ids, strict=False)) if pair[0] != pair[1])
+    return next(differing, min(len(beginning), len(prompt_ids)))
+
+
+def _end_of_instructions(text: str, messages: Sequence[Message]) -> int:
+    """Return where the words of a chat's first turn begin in its text, or a place before; templates may strip them."""
+    num_before = next((i for i, message in enumerate(messages) if message.role not in INSTRUCTING_ROLES), len(messages))
+    words, end = ["".join(part.text for part in message.content or ()).strip() for message in messages], 0
+    for own in words[:num_before]:
+        place = text.find(own, end)
+        end = end if place < 0 else place + len(own)
+    if num_before == len(messages) or not words[num_before]:
+        return end
+    # The words of an only turn may stand in the tools before it, but nothing follows them that a client wrote.
+    find = text.rfind if num_before == len(messages) - 1 else text.find
+    return max(end, find(words[num_before], end))
 
 
 def _image_numbers(messages: Sequence[Message], kept: Sequence[Message]) -> list[int]:
@@ -179,7 +205,7 @@ def _fitting(body: ChatCompletionRequest, model: PromptModel, images: Sequence[s
 
 def _from(messages: Sequence[Message], start: int) -> list[Message]:
     """Return the instructions at the head of a chat, and what begins at `start`, without results of calls before it."""
-    head = next(i for i, message in enumerate(messages) if message.role not in ("system", "developer"))
+    head = next(i for i, message in enumerate(messages) if message.role not in INSTRUCTING_ROLES)
     calls, kept = OpenCalls(), []
     for index, message in enumerate([*messages[:head], *messages[start:]]):
         for call in message.tool_calls or ():

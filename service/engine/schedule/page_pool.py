@@ -36,11 +36,6 @@ class PagePool:
         """Pages that can be allocated now, evictable ones included."""
         return len(self._free) + len(self._evictable)
 
-    @property
-    def next_evicted(self) -> bytes | None:
-        """The key of the page that is evicted if one is allocated; None while there are free ones."""
-        return None if self._free else self._key_of[next(iter(self._evictable))]
-
     def can_allocate(self, num_pages: int) -> bool:
         """Return whether `num_pages` pages are available."""
         return num_pages <= self.num_available

@@ -22,10 +22,6 @@ from service.engine.schedule.plan import PlannedState
 from service.engine.schedule.sequence import NO_STATE, Sequence
 from service.engine.shapes import StateShapes
 
-# Rows between the end of a prompt's last whole one and those at whose ends another prompt may part from it: a long
-# system message that others have too is followed by a question of some 10 to 500 tokens.
-GUESSED_ROWS = (1, 2, 3, 4, 6, 8)
-
 
 class SequenceStates:
     """Connects sequences with the pool of slots."""
@@ -41,16 +37,12 @@ class SequenceStates:
         self.pool = PagePool(shapes.num_states)
         self._interval, self._row_tokens, self._page_size = shapes.interval, row_tokens, page_size
         self._of_answers: dict[int, bytes] = {}  # slots that were left while decoding, each with its key then
-        self._guesses: set[bytes] = set()  # keys of states that others may want, and may not
         self.held: list[int] = []  # that the latest plan reads, or writes and nobody goes on from
 
     def begin_plan(self) -> None:
         """Release what the plan before this one reads and writes: later steps run after it."""
         self.pool.release(self.held)
         self.held = []
-        self._guesses = {key for key in self._guesses if self.pool.find([key])}
-        for key in self._guesses:
-            self.pool.demote(key)
 
     def longest_kept(self, keys: abc.Sequence[bytes]) -> int:
         """Return the number of the most leading pages of these keys after which the state was kept."""
@@ -67,7 +59,6 @@ class SequenceStates:
             num_found: leading pages that others have computed: where their texts part, a later one will go on.
         """
         if num_pages:
-            self._guesses.discard(sequence.page_keys[num_pages - 1])  # it was right
             key = sequence.page_keys[num_pages - 1]
             [sequence.state] = slots = self.pool.find([key])
             self.pool.share(slots)
@@ -113,7 +104,6 @@ class SequenceStates:
         sequence.state, sequence.next_state = sequence.next_state, NO_STATE
         if end in self._wanted(sequence, end - 1, end):
             self.pool.register(sequence.state, self._key(sequence, end))
-            self._note_guess(sequence, end)
         return PlannedState(reads, (*writes, (end, sequence.state)))
 
     def coming(self, sequence: Sequence) -> list[int]:
@@ -162,33 +152,20 @@ class SequenceStates:
             key = self._key(sequence, position)
             if self.pool.find([key]) or not self.pool.can_allocate(1):
                 continue
-            evicted = self.pool.next_evicted
-            if self._is_guess(sequence, position) and evicted is not None and evicted not in self._guesses:
-                continue
             [slot] = self.pool.allocate(1)
             self.pool.register(slot, key)
-            self._note_guess(sequence, position)
             yield position, slot
 
     def _wanted(self, sequence: Sequence, after: int, last: int) -> Iterator[int]:
         """Yield the ends of rows after a position, up to another one, at which a prompt leaves snapshots.
 
-        These are the last one before the prompt's end, and some before it as guesses; one at which it parts from
-        another text; and some between.
+        These are the last one before the prompt's end, the last one of what others have in common with it, as its
+        request says, or as was found of their texts, and some between.
         """
+        shared = sequence.request.shared_len // self._row_tokens * self._row_tokens
+        kept = {self._last_of_prompt(sequence), sequence.parting, shared}
         ends = range(self._next_end(after), min(last, sequence.prefill_len - 1) + 1, self._row_tokens)
-        guesses = {self._last_of_prompt(sequence) - rows * self._row_tokens for rows in GUESSED_ROWS}
-        yield from (end for end in ends if end in guesses or not self._is_guess(sequence, end))
-
-    def _is_guess(self, sequence: Sequence, end: int) -> bool:
-        return end % self._interval != 0 and end not in (self._last_of_prompt(sequence), sequence.parting)
-
-    def _note_guess(self, sequence: Sequence, end: int) -> None:
-        key = self._key(sequence, end)
-        if self._is_guess(sequence, end):
-            self._guesses.add(key)
-        else:
-            self._guesses.discard(key)
+        yield from (end for end in ends if end in kept or end % self._interval == 0)
 
     def _last_of_prompt(self, sequence: Sequence) -> int:
         return (sequence.prefill_len - 1) // self._row_tokens * self._row_tokens

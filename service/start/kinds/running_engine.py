@@ -164,6 +164,7 @@ class RunningEngine(Running):
             read_adapter=self._read_adapter,
             number_formats=self._formats,
             vision=self._vision(text, facts["name"]),
+            keeps_states=self._shapes.states is not None,
         )
 
     def _vision(self, text: TextFiles, uri: str) -> Vision | None:

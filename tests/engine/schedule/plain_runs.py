@@ -1,6 +1,7 @@
 """Runs of a scheduler over a device in plain numbers, whose every text is known."""
 
 import random
+from dataclasses import replace
 
 from service.engine.request import FinishReason, Request, Sampling
 from service.engine.schedule.scheduler import Scheduler
@@ -38,8 +39,10 @@ def check_random_plans(rng: random.Random, shapes: EngineShapes, *, num_plans: i
             if sequences and rng.random() < 0.3:  # the next turn of a conversation
                 prompt = (sequences[rng.randrange(len(sequences))].known_ids + prompt)[: rng.randrange(8, 44)]
             count, priority = rng.randrange(1, 20), rng.randrange(2)
+            shared_len = rng.randrange(len(prompt) + 1)
             for _ in range(rng.choice([1, 1, 3])):
-                sequences.append(scheduler.add(request_of(str(len(sequences)), prompt, count, priority)))
+                request = request_of(str(len(sequences)), prompt, count, priority)
+                sequences.append(scheduler.add(replace(request, shared_len=shared_len)))
                 prompts.append(prompt)
         if sequences and rng.random() < 0.05:
             scheduler.abort(sequence := rng.choice(sequences[-8:]))
