@@ -13,10 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from service.checkpoint import levanter_unreleased
 from service.errors import MalformedCheckpoint, MissingExtra
 from service.models.registry import RUN
 
-VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight", "wte.weight")
+VOCABULARY = (
+    *("model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "lm_head.weight", "wte.weight"),
+)
+MODEL = "model/"  # precedes the paths of a model's arrays in a checkpoint
 EMBEDDINGS = ("model/embeddings/token_embeddings/weight", "model/transformer/token_embed")
 # Each type of a run, the class of its configuration, and the model_type of its export to Hugging Face.
 TYPES = {
@@ -112,6 +116,10 @@ def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> di
     from haliax.state_dict import to_torch_compatible_state_dict
     from levanter.checkpoint import load_checkpoint
 
+    kind = hub_config[RUN]["type"]
+    if kind in levanter_unreleased.DEFAULTS:
+        tensors = levanter_unreleased.named_tensors(kind, _stored_arrays(uri, step_path))
+        return {name: _cut_padding(array, int(hub_config["vocab_size"]), name) for name, array in tensors.items()}
     manifest = step_path / "manifest.json"
     stored = stored_vocab_size(manifest.read_bytes()) if manifest.is_file() else None
     vocab = Axis("vocab", stored or int(hub_config["vocab_size"]))
@@ -127,6 +135,34 @@ def read_tensors(uri: str, step_path: Path, hub_config: Mapping[str, Any]) -> di
     return {
         name: _cut_padding(np.asarray(array), int(hub_config["vocab_size"]), name) for name, array in tensors.items()
     }
+
+
+def _stored_arrays(uri: str, step_path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a step's model by their paths in it, as it lists them."""
+    import jax
+    from levanter.checkpoint import load_checkpoint
+
+    try:
+        listed = json.loads((step_path / "manifest.json").read_bytes())["arrays"]
+        shapes = {array["path"].removeprefix(MODEL): (tuple(array["shape"]), array["dtype"]) for array in listed}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise MalformedCheckpoint(uri, f"{step_path.name}/manifest.json", "does not list the arrays.") from error
+    tree: dict[str, Any] = {}
+    for path, (shape, dtype) in shapes.items():
+        *folders, name = path.split("/")
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        branch[name] = jax.ShapeDtypeStruct(shape, dtype)
+    device = jax.local_devices(backend="cpu")[0]
+    with jax.default_device(device), jax.set_mesh(jax.sharding.Mesh(np.array([device]), ("data",))):
+        try:
+            loaded = load_checkpoint(tree, step_path, subpath=MODEL.rstrip("/"))
+        except (FileNotFoundError, KeyError, ValueError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise MalformedCheckpoint(uri, step_path.name, f"Levanter cannot read it: {reason}") from error
+    leaves = jax.tree_util.tree_leaves_with_path(loaded)
+    return {"/".join(key.key for key in path): np.asarray(array) for path, array in leaves}
 
 
 def levanter_config(hub_config: Mapping[str, Any]) -> Any:

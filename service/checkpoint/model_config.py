@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from service.checkpoint import levanter_unreleased
 from service.errors import MalformedCheckpoint, UnsupportedModel
 from service.models.description import describe_differences
 from service.models.registry import REFUSED, read_config
@@ -69,8 +70,11 @@ def parse_levanter_yaml(uri: str, name: str, data: bytes, *, vocab_size: int) ->
     from service.checkpoint import levanter
 
     kind = str(model["type"])
+    if kind in levanter_unreleased.DEFAULTS:
+        return levanter_unreleased.read_run(uri, name, model, vocab_size)
     if kind not in levanter.TYPES:
-        reason = REFUSED.get(kind, f"served are {', '.join(levanter.TYPES)}")
+        served = sorted((*levanter.TYPES, *levanter_unreleased.DEFAULTS))
+        reason = REFUSED.get(kind, f"served are {', '.join(served)}")
         raise UnsupportedModel(uri, f"{name}: model.type = {kind!r} is not served: {reason}.")
     try:
         config = levanter.decode_config(dict(model))
@@ -95,7 +99,9 @@ def levanter_values(uri: str, name: str, values: Mapping[str, Any]) -> dict[str,
     """
     from service.checkpoint import levanter
 
-    served = [exported for *_, exported in levanter.TYPES.values()]
+    if (kind := levanter_unreleased.kind_of(values)) is not None:
+        return levanter_unreleased.run_of_export(uri, kind, values)
+    served = [*(exported for *_, exported in levanter.TYPES.values()), "qwen3_5"]
     if values.get("model_type") not in served:
         message = (
             f"{name}: model_type {values.get('model_type')!r} is not served of Levanter. Served: {', '.join(served)}."

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from service.models.weight_spec import TensorSource, WeightSpec
 
-# Weights of attention and of dense feed-forwards. Embeddings, heads, routers and experts are not adapted.
+# Weights of attention and of dense feed-forwards. Embeddings, heads, routers and experts are not adapted, nor is what
+# experts of all tokens are together.
 LINEAR = (
     "qkv",
     "output",
@@ -23,8 +24,11 @@ SUFFIX = ".weight"
 
 
 def is_adapted(spec: WeightSpec) -> bool:
-    """Return whether an array is the weight of a linear layer that adapters may update."""
-    return spec.name.startswith(LAYERS) and spec.name.rpartition(".")[2] in LINEAR
+    """Return whether an array is the weight of a linear layer that adapters may update, or of several side by side."""
+    has_whole_layers = all(
+        source.view[-1:] == spec.shape[-1:] and len(source.view) == len(spec.shape) for source in spec.sources
+    )
+    return spec.name.startswith(LAYERS) and spec.name.rpartition(".")[2] in LINEAR and has_whole_layers
 
 
 def adapted_tensors(specs: Iterable[WeightSpec]) -> Mapping[str, TensorSource]:

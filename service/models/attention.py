@@ -21,6 +21,7 @@ from service.models.description import Attention
 from service.models.multiply import Multiply, NamedWeights
 from service.models.norm import normalized
 from service.models.quantization import scale_name, zero_name
+from service.models.recurrent import LayerConvolutions
 from service.models.rotation import Rotation
 
 ROTARY = "half_rotary_dim"
@@ -41,10 +42,20 @@ class StepAttention:
         weights: NamedWeights,
         cache: LayerCache,
         rotation: Rotation | None,
+        *,
+        convolve: LayerConvolutions | None = None,
     ) -> tuple[NamedArray, LayerCache]:
         """Attend from each token to those up to its own; the returned cache holds the tokens' keys and values.
 
         One that is shared holds them already, and stays as it is.
+
+        Args:
+            x: the tokens.
+            description: the attention.
+            weights: those of the layer.
+            cache: the pages of the layer's keys and values.
+            rotation: the angles of the tokens; None for none.
+            convolve: the convolutions of the layer; None of one without any.
         """
         with jax.named_scope("qkv"):
             qkv = self._qkv(x, weights)
@@ -56,6 +67,8 @@ class StepAttention:
             pairs = query.unflatten_axis("group", {"group": group, "gate": 2})
             query, gates = pairs["gate", 0], pairs["gate", 1]
         own_keys = None if description.shares_cache else qkv["qkv_group", rows]
+        if own_keys is not None and convolve is not None:
+            own_keys = convolve("key", own_keys.rearrange(("token", "kv_head", "head_dim")))
         value = qkv["qkv_group", rows + 1] if description.has_values and own_keys is not None else own_keys
         query, key = self._normalized(query, own_keys, description, weights)
         if rotation is not None:

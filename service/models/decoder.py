@@ -27,7 +27,14 @@ from service.kernels.sharded import ShardedAttention
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, weight_parts
 from service.models.attention import MemoryAttention, StepAttention
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.description import DecoderConfig, ImageEncoder, Layer, PatchEncoder, SpeechEncoder
+from service.models.description import (
+    BranchConvolutions,
+    DecoderConfig,
+    ImageEncoder,
+    Layer,
+    PatchEncoder,
+    SpeechEncoder,
+)
 from service.models.feed_forward import feed_forward, of_layer_input, with_experts_beside
 from service.models.interface import Cache, LayerGroup, LayerGroupInputs, Shardings, Weights
 from service.models.layer_groups import decoder_groups
@@ -35,7 +42,7 @@ from service.models.multiply import Multiply, NamedWeights, TokenAdapters, scale
 from service.models.norm import normalized
 from service.models.patches import PatchEncoding
 from service.models.quantization import Quantization, scale_name
-from service.models.recurrent import StepState, initial_state, state_shardings
+from service.models.recurrent import LayerConvolutions, StepState, initial_state, state_shardings
 from service.models.rope import RopeConfig
 from service.models.rotation import Rotation
 from service.models.speech import SpeechEncoding
@@ -240,7 +247,13 @@ class Decoder:
                 multiply = replace(step_multiply, adapters=TokenAdapters(inputs.adapters, of_layer))
             x = normalized(hidden, layer.attention_norm, own, "attention_norm")
             layer_cache = cache[index] if not group.shared else of_windows[_window(layer)]
-            attended, new_layer_cache = self._attended(x, layer, own, layer_cache, inputs=inputs, multiply=multiply)
+            convolve = None
+            if isinstance(layer.state, BranchConvolutions):
+                layer_cache, last_inputs = layer_cache
+                convolve = LayerConvolutions(StepState(multiply, inputs.regions), own, last_inputs)
+            attended, new_layer_cache = self._attended(
+                x, layer, own, layer_cache, inputs=inputs, multiply=multiply, convolve=convolve
+            )
             if attended is not None:
                 added = normalized(attended, layer.attention_post_norm, own, "attention_post_norm")
                 hidden = hidden + scaled(added, layer.residual_multiplier)
@@ -257,6 +270,7 @@ class Decoder:
                 made = scaled(feed_forward(x, layer.feed_forward, own, multiply), layer.feed_forward_multiplier)
                 if layer.beside is not None:
                     made = with_experts_beside(made, hidden, layer.beside, own, multiply)
+                made = made if convolve is None else convolve("feed_forward", made)
                 added = normalized(made, layer.mlp_post_norm, own, "mlp_post_norm")
                 hidden = hidden + scaled(added, layer.residual_multiplier)
             if layer.per_layer_input is not None:
@@ -268,7 +282,7 @@ class Decoder:
                 hidden = hidden * own["output_scale"]["one", 0]
             if inputs.added is not None and number < len(inputs.added):
                 hidden = hidden + hax.named(inputs.added[number], ("token", "embed"))
-            new_cache.append(new_layer_cache)
+            new_cache.append(new_layer_cache if convolve is None else (new_layer_cache, convolve.last_inputs))
         return hidden.rearrange(("token", "embed")).array, cache if group.shared else tuple(new_cache), scores
 
     def _attended(
@@ -280,9 +294,11 @@ class Decoder:
         *,
         inputs: LayerGroupInputs,
         multiply: Multiply,
+        convolve: LayerConvolutions | None,
     ) -> tuple[NamedArray | None, Cache]:
         """Return the sum of what attention and the recurrent part give, None of a layer with neither, and its cache."""
-        has_both = layer.attention is not None and layer.state is not None
+        has_state = layer.state is not None and convolve is None
+        has_both = layer.attention is not None and has_state
         pages, state = cache if has_both else (cache, cache)
         branches: list[NamedArray] = []
         if layer.attention is not None:
@@ -290,9 +306,10 @@ class Decoder:
             rope = layer.attention.rotation
             rotation = None if rope is None else inputs.rotation[self.config.rotations.index(rope)]
             read = scaled(x, layer.attention_input_multiplier)
-            attended, pages = attend(read, layer.attention, own, pages, rotation)
+            attended, pages = attend(read, layer.attention, own, pages, rotation, convolve=convolve)
+            attended = attended if convolve is None else convolve("attention", attended)
             branches.append(scaled(attended, layer.attention_multiplier))
-        if layer.state is not None:
+        if layer.state is not None and has_state:
             gone_on, state = StepState(multiply, inputs.regions)(x, layer.state, own, state)
             branches.append(scaled(gone_on, layer.state_multiplier))
         new_cache = (pages, state) if has_both else pages if layer.attention is not None else state

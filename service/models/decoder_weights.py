@@ -12,6 +12,7 @@ import numpy as np
 from service.models.description import (
     Activation,
     Attention,
+    BranchConvolutions,
     DecoderConfig,
     Experts,
     FeedForward,
@@ -222,6 +223,9 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
             yield from _gated_delta(delta, ours, theirs, embed, names)
         case StateSpace() as space:
             yield from _state_space(space, ours, theirs, embed, names)
+        case BranchConvolutions() as convolutions:
+            assert layer.attention is not None, "a branch that convolves is one of attention"
+            yield from _branch_convolutions(convolutions, layer.attention, ours, theirs, names)
         case None:
             pass
     yield from norm(layer.attention_post_norm, "attention_post_norm", names.attention_post_norm)
@@ -285,6 +289,24 @@ def _short_convolution(
         yield WeightSpec(ours + "state_in_bias", ("part", "state_channel"), (3, width), (source,))
         yield _plain(ours + "taps_bias", ("state_channel",), (width,), f"{theirs}{convolution}.bias")
         yield _plain(ours + "state_out_bias", ("embed",), (embed,), f"{theirs}{names.state_out}.bias")
+
+
+def _branch_convolutions(
+    state: BranchConvolutions, attention: Attention, ours: str, theirs: str, names: TensorNames
+) -> Iterator[WeightSpec]:
+    width, of_keys, *of_results = (state.width, *names.branch_taps)
+    if state.key_channels:
+        heads, dim, copies = attention.num_kv_heads, attention.head_dim, attention.kv_copies
+        used, shape = heads // copies * dim, (heads, dim, width)
+        stored = (attention.stored_kv_heads or heads // copies) * dim
+        tensor = f"{theirs}{of_keys}.weight"
+        source = TensorSource(tensor, (stored, width), shape, copies, rows=(0, used), is_transposed=True)
+        yield WeightSpec(ours + "key_taps", ("kv_head", "head_dim", "tap"), shape, (source,), concat_axis=1)
+    for name, tensor in zip(("attention", "feed_forward"), of_results, strict=True):
+        if name in state.channels:
+            shape = (state.channels[name], width)
+            source = TensorSource(f"{theirs}{tensor}.weight", shape, shape, is_transposed=True)
+            yield WeightSpec(f"{ours}{name}_taps", ("embed", "tap"), shape, (source,))
 
 
 def _gated_delta(delta: GatedDelta, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
@@ -402,13 +424,19 @@ def _joined_heads(attention: Attention, name: str, theirs: str, names: TensorNam
     members_of, is_fused = [each[part] for part in present], len(names.qkv) == 1
     tensors = names.qkv if is_fused else tuple(names.qkv[part] for part in present)
     rows = [heads // copies * members * dim for members, copies in members_of]
+    # Of keys and of values a tensor may have more heads than the layer uses, which are its first.
+    stored = [part and attention.stored_kv_heads for part in present]
     sources = tuple(
         TensorSource(
             f"{theirs}{tensor}{suffix}",
-            shape=(sum(rows) if is_fused else rows[index], *in_shape),
+            shape=(sum(rows) if is_fused else (stored[index] or 0) * dim or rows[index], *in_shape),
             view=(heads, members, dim, *in_shape),
             copies=copies,
-            rows=(sum(rows[:index]), sum(rows[: index + 1])) if is_fused else None,
+            rows=(sum(rows[:index]), sum(rows[: index + 1]))
+            if is_fused
+            else (0, rows[index])
+            if stored[index]
+            else None,
             is_transposed=names.has_transposed_products and embed is not None,
         )
         for index, (tensor, (members, copies)) in enumerate(
@@ -489,6 +517,28 @@ def _feed_forward(
             yield _plain(ours + name, ("one",), (1,), f"{theirs}{names.activation}.{name}")
 
 
+def _shared_experts(experts: Experts, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+    """Name the weights of the expert that all tokens share: several of a checkpoint side by side are one."""
+    shared, number = experts.shared, experts.num_shared
+    assert shared is not None, "only experts that are shared have weights"
+    if "{}" not in names.down:
+        yield from _feed_forward(shared, ours, theirs, embed, names)
+        return
+    mlp, part = shared.size, shared.size // number
+    ups = tuple(
+        TensorSource(f"{theirs}{name.format(expert)}.weight", (part, embed), (part, embed))
+        for name in names.gate_up
+        for expert in range(number)
+    )
+    yield WeightSpec(ours + "gate_up", ("gate_up", "mlp", "embed"), (2, mlp, embed), ups, num_in_axes=1)
+    downs = tuple(
+        TensorSource(f"{theirs}{names.down.format(expert)}.weight", (embed, part), (embed, part))
+        for expert in range(number)
+    )
+    # As a plain array: the elements that a scale belongs to lie in several tensors.
+    yield WeightSpec(ours + "down", ("embed", "mlp"), (embed, mlp), downs, concat_axis=1)
+
+
 def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
     number, mlp, hidden = experts.num_experts, experts.expert.size, embed
     # As a plain array: in 8 bits a router would choose other experts.
@@ -532,7 +582,7 @@ def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: Tensor
     if experts.shared is not None:
         if names.shared_down is not None:
             names = replace(names, gate_up=names.shared_gate_up, down=names.shared_down)
-        yield from _feed_forward(experts.shared, ours, theirs, hidden, names)
+        yield from _shared_experts(experts, ours, theirs, hidden, names)
     if experts.has_shared_gate:
         yield _plain(ours + "shared_gate", ("one", "embed"), (1, hidden), f"{theirs}{names.shared_gate}.weight")
 
@@ -556,6 +606,7 @@ def _latent_projections(latent: Latent, ours: str, theirs: str, embed: int, name
     size, (first, second) = latent.size, (f"{theirs}{name}" for name in names.latent)
     yield _product(ours + "latent_in", ("latent", "embed"), (size, embed), f"{first}.weight")
     yield _product(ours + "latent_out", ("embed", "latent"), (embed, size), f"{second}.weight")
+    yield from _norm(latent.norm, ours + "latent_norm", size, theirs, names, tensor=names.latent_norm)
     if latent.has_bias:
         yield _plain(ours + "latent_in_bias", ("latent",), (size,), f"{first}.bias")
         yield _plain(ours + "latent_out_bias", ("embed",), (embed,), f"{second}.bias")

@@ -74,6 +74,7 @@ class Attention:
     value_norm: Norm | None = None
     looks_ahead: bool = True  # whether the rows of a picture see each other, of a model in which they do
     shares_cache: bool = False  # whether keys and values are those of the last layer that has its own and this window
+    stored_kv_heads: int | None = None  # of which the first are used, where a checkpoint has more; None for as many
     kv_copies: int = 1  # consecutive key-value heads that are copies of one in the checkpoint
 
     @property
@@ -121,9 +122,44 @@ class ShortConvolution:
         """The sizes that a number of devices must divide, by their names in a configuration."""
         return {"hidden_size": self.num_channels}
 
-    def state_bytes(self, activation_bytes: int) -> int:
-        """Return the size of the state of one sequence, given that of an element of activations."""
-        return (self.width - 1) * self.num_channels * activation_bytes
+    def state_bytes(self, activation_bytes: int, num_devices: int = 1) -> int:
+        """Return the size of each device's part of a sequence's state, given that of an element of activations."""
+        return (self.width - 1) * self.num_channels * activation_bytes // num_devices
+
+
+@dataclass(frozen=True)
+class BranchConvolutions:
+    """Causal convolutions within the branches of a layer, of each channel by itself: of keys, and of what branches add.
+
+    Keys are convolved before their norm, results before they are added. The state is the inputs of the last taps but
+    one of each convolution. Every device has those of results whole, as it has the results.
+    Source: Levanter `models/hero_model.py` (HeroBlock, ShortConv).
+    """
+
+    width: int  # taps, the token's own included
+    key_channels: int  # 0 for no convolution of keys
+    attention_channels: int  # of what attention adds; 0 for none
+    feed_forward_channels: int  # of what the feed-forward adds; 0 for none
+
+    @property
+    def channels(self) -> dict[str, int]:
+        """The channels of each convolution that there is, by what is convolved."""
+        of_each = {
+            "key": self.key_channels,
+            "attention": self.attention_channels,
+            "feed_forward": self.feed_forward_channels,
+        }
+        return {name: size for name, size in of_each.items() if size}
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """The sizes that a number of devices must divide: none, since keys are split as heads are."""
+        return {}
+
+    def state_bytes(self, activation_bytes: int, num_devices: int = 1) -> int:
+        """Return the size of each device's part of a sequence's state, given that of an element of activations."""
+        num_channels = self.key_channels // num_devices + self.attention_channels + self.feed_forward_channels
+        return (self.width - 1) * num_channels * activation_bytes
 
 
 @dataclass(frozen=True)
@@ -168,10 +204,10 @@ class GatedDelta:
         """The sizes that a number of devices must divide, by their names in a configuration."""
         return {"linear_num_key_heads": self.num_key_heads}
 
-    def state_bytes(self, activation_bytes: int) -> int:
-        """Return the size of the state of one sequence, given that of an element of activations."""
+    def state_bytes(self, activation_bytes: int, num_devices: int = 1) -> int:
+        """Return the size of each device's part of a sequence's state, given that of an element of activations."""
         matrices = 4 * self.num_value_heads * self.key_dim * self.value_dim
-        return matrices + (self.width - 1) * self.num_channels * activation_bytes
+        return (matrices + (self.width - 1) * self.num_channels * activation_bytes) // num_devices
 
 
 @dataclass(frozen=True)
@@ -240,10 +276,10 @@ class StateSpace:
         """The sizes that a number of devices must divide, by their names in a configuration."""
         return {"mamba_n_groups": self.num_groups}
 
-    def state_bytes(self, activation_bytes: int) -> int:
-        """Return the size of the state of one sequence, given that of an element of activations."""
+    def state_bytes(self, activation_bytes: int, num_devices: int = 1) -> int:
+        """Return the size of each device's part of a sequence's state, given that of an element of activations."""
         matrices = 4 * self.num_heads * self.head_dim * self.state_dim
-        return matrices + (self.width - 1) * self.num_channels * activation_bytes
+        return (matrices + (self.width - 1) * self.num_channels * activation_bytes) // num_devices
 
 
 @dataclass(frozen=True)
@@ -283,6 +319,7 @@ class Latent:
 
     size: int
     has_bias: bool = False
+    norm: Norm | None = None  # of what the experts read, after the projection
 
 
 @dataclass(frozen=True)
@@ -298,6 +335,7 @@ class Experts:
     weight_multiplier: float = 1.0  # of the weights, after that
     bias: RouterBias | None = None  # None for a router without one
     shared: FeedForward | None = None  # of every token, its result added
+    num_shared: int = 1  # feed-forwards in the checkpoint that are this one, side by side
     has_shared_gate: bool = False  # whether a number of each token, computed of its input, multiplies that result
     is_interleaved: bool = False  # whether the rows of an expert's two projections up alternate in their tensor
     router_norm: Norm | None = None  # of what the router reads, which is then divided by the root of its width
@@ -339,7 +377,7 @@ class PerLayerEmbeddings:
     media_token_id: int = 0  # whose embedding the rows of media have
 
 
-type State = ShortConvolution | GatedDelta | StateSpace
+type State = ShortConvolution | GatedDelta | StateSpace | BranchConvolutions
 
 
 @dataclass(frozen=True)
@@ -347,8 +385,8 @@ class Layer:
     """Attention and feed-forward, each a residual branch: its input and its result may be normalized.
 
     In place of attention, or beside it on the same input, there may be a recurrent part, which keeps a state of one
-    size for each sequence. Either branch may be missing. With memory, a branch between the two attends to the output of
-    an encoder.
+    size for each sequence; or the branches convolve, which keeps one, too. Either branch may be missing. With memory, a
+    branch between the two attends to the output of an encoder.
     """
 
     attention: Attention | None
@@ -406,6 +444,7 @@ class TensorNames:
     shared_down: str | None = None
     shared_gate: str | None = None
     latent: tuple[str, str] = ("", "")  # the projection down and the one up
+    latent_norm: str | None = None
     sinks: str | None = None
     head_gates: str | None = None
     output_scale: str | None = None
@@ -432,6 +471,9 @@ class TensorNames:
     state_norm: str | None = None
     state_convolution: tuple[str, ...] = ()  # one tensor, or those of queries, keys and values
     state_out: str | None = None
+    # Convolutions within branches, stored [tap, channel], the token's own first: of keys, of what attention adds, and
+    # of what the feed-forward adds.
+    branch_taps: tuple[str, str, str] = ("", "", "")
     memory_norm: str | None = None
     memory_qkv: tuple[str, ...] = ()
     memory_output: str | None = None
@@ -634,9 +676,10 @@ class DecoderConfig:
         """The attention of the first layer that has one, for a model whose layers agree in what is asked."""
         return self.attentions[0]
 
-    def state_bytes(self, activation_bytes: int) -> int:
-        """Return the size of the states of one sequence in all layers, given that of an element of activations."""
-        return sum(layer.state.state_bytes(activation_bytes) for layer in self.layers if layer.state is not None)
+    def state_bytes(self, activation_bytes: int, num_devices: int = 1) -> int:
+        """Return the size of each device's part of a sequence's states in all layers, given that of an activation."""
+        states = (layer.state for layer in self.layers if layer.state is not None)
+        return sum(state.state_bytes(activation_bytes, num_devices) for state in states)
 
     @property
     def head_sizes(self) -> tuple[tuple[int, int], ...]:
@@ -670,11 +713,7 @@ class DecoderConfig:
 
     def split_over(self, num_devices: int) -> "DecoderConfig":
         """Return the description in which every device has whole key-value heads; see `Attention.split_over`."""
-        layers = (
-            layer if layer.attention is None else replace(layer, attention=layer.attention.split_over(num_devices))
-            for layer in self.layers
-        )
-        return replace(self, layers=tuple(layers))
+        return replace(self, layers=tuple(_split(layer, num_devices) for layer in self.layers))
 
     def kv_bytes_per_token(self, position_bytes: Callable[[Attention], int]) -> int:
         """Return the bytes of the keys and values of one token position in all layers.
@@ -691,6 +730,15 @@ class DecoderConfig:
             if not attention.shares_cache:
                 found[attention.window] = found.get(attention.window, 0) + 2 * position_bytes(attention)
         return found
+
+
+def _split(layer: Layer, num_devices: int) -> Layer:
+    if layer.attention is None:
+        return layer
+    attention, state = layer.attention.split_over(num_devices), layer.state
+    if isinstance(state, BranchConvolutions):
+        state = replace(state, key_channels=state.key_channels // layer.attention.num_kv_heads * attention.num_kv_heads)
+    return replace(layer, attention=attention, state=state)
 
 
 def describe_differences(one: DecoderConfig, other: DecoderConfig) -> dict[str, str]:

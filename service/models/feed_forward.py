@@ -48,7 +48,8 @@ def _mixed(x: NamedArray, description: Experts, weights: NamedWeights, multiply:
     with jax.named_scope("latent_in"):
         inner = multiply(x, weights, "latent_in", ("embed",))
         inner = inner + weights["latent_in_bias"] if latent.has_bias else inner
-    mixed = mixture(inner.rename({"latent": "embed"}), description, weights, multiply, x)
+        inner = normalized(inner.rename({"latent": "embed"}), latent.norm, weights, "latent_norm")
+    mixed = mixture(inner, description, weights, multiply, x)
     with jax.named_scope("latent_out"):
         out = multiply(mixed.rename({"embed": "latent"}), weights, "latent_out", ("latent",))
     return out + weights["latent_out_bias"] if latent.has_bias else out

@@ -19,7 +19,7 @@ from service.kernels.states.delta import Tokens, run_delta
 from service.kernels.states.native import native_convolve, native_delta, native_ssd
 from service.kernels.states.ssd import Tokens as StateSpaceTokens
 from service.kernels.states.ssd import run_ssd
-from service.models.description import GatedDelta, ShortConvolution, State, StateSpace
+from service.models.description import BranchConvolutions, GatedDelta, ShortConvolution, State, StateSpace
 from service.models.interface import Cache
 from service.models.multiply import Multiply, NamedWeights, scaled
 from service.models.norm import normalized
@@ -30,6 +30,7 @@ type Convolve = Callable[[Array, Array, Array, Paging], tuple[Array, Array]]
 UNIT_EPS = 1e-6  # in the length of a query or a key. Source: transformers `modeling_qwen3_5.py` (l2norm)
 # Of what layers keep: matrices, and last inputs. The channels of a key head follow each other. A group of Mamba-2's
 # heads is split as a key head is.
+KEY = "key"  # what of `BranchConvolutions` is split as heads are
 MATRICES, LAST_INPUTS = ("slot", "key_head", "group", "key_dim", "value_dim"), ("earlier", "slot", "state_channel")
 
 
@@ -43,6 +44,9 @@ def initial_state(description: State, num_slots: int, dtype: DTypeLike, mesh: De
         mesh: the devices.
     """
     zeros = lazy_zeros if mesh is not None and mesh.is_host else jnp.zeros
+    if isinstance(description, BranchConvolutions):
+        sizes = description.channels.items()
+        return {name: zeros((description.width - 1, num_slots, size), dtype) for name, size in sizes}
     last_inputs = zeros((description.width - 1, num_slots, description.num_channels), dtype)
     if isinstance(description, ShortConvolution):
         return last_inputs
@@ -61,6 +65,8 @@ def state_shardings(description: State, mesh: DeviceMesh) -> Cache:
 
 def _state_partitions(description: State) -> Cache:
     inputs = _partition(LAST_INPUTS)
+    if isinstance(description, BranchConvolutions):
+        return {name: inputs if name == KEY else PartitionSpec() for name in description.channels}
     return inputs if isinstance(description, ShortConvolution) else (_partition(MATRICES), inputs)
 
 
@@ -79,6 +85,7 @@ class StepState:
         self, x: NamedArray, description: State, weights: NamedWeights, cache: Cache
     ) -> tuple[NamedArray, Cache]:
         """Go on from the state before each token; the returned cache holds the states after the last ones."""
+        assert not isinstance(description, BranchConvolutions), "those are within branches, and none by themselves"
         if isinstance(description, ShortConvolution):
             return self._convolve(x, description, weights, cache)
         if isinstance(description, StateSpace):
@@ -104,7 +111,8 @@ class StepState:
         taps = [weights[name] for name in ("taps", "taps_bias") if name in weights]
         results = ("token", "state_channel")
         with jax.named_scope("convolution"):
-            mixed, cache = self._on_each_device(description, run, (gated,), cache, weights=taps, results=results)
+            parts_of_cache = _state_partitions(description)
+            mixed, cache = self._on_each_device(parts_of_cache, run, (gated,), cache, weights=taps, results=results)
         with jax.named_scope("state_out"):
             out = self.multiply.constrained(self.multiply(mixed, weights, "state_out", ("state_channel",)))
         return (out + weights["state_out_bias"] if description.has_bias else out), cache
@@ -151,7 +159,7 @@ class StepState:
         results = ("token", "key_head", "group", "value_dim")
         with jax.named_scope("gated_delta"):
             by_head, cache = self._on_each_device(
-                description, run, of_tokens, cache, weights=[weights["taps"]], results=results
+                _state_partitions(description), run, of_tokens, cache, weights=[weights["taps"]], results=results
             )
         normal = normalized(by_head, description.norm, weights, "state_norm", "value_dim").array
         active = jax.nn.silu(gates.astype(jnp.float32)).reshape(normal.shape)
@@ -196,7 +204,7 @@ class StepState:
         )
         with jax.named_scope("state_space"):
             read, cache = self._on_each_device(
-                description,
+                _state_partitions(description),
                 run,
                 of_tokens,
                 cache,
@@ -247,9 +255,27 @@ class StepState:
     def _convolve_for(self, inputs: Float[Array, "seq token channel"]) -> Convolve:
         return native_convolve if self._is_native(inputs) else convolve
 
+    def convolve_branch(
+        self, name: str, x: NamedArray, weights: NamedWeights, last_inputs: Array
+    ) -> tuple[NamedArray, Array]:
+        """Convolve what a branch has of each token with what it had of those before; return the last inputs, too."""
+        axes = tuple(axis.name for axis in x.axes)
+
+        def run(own: Arrays, weights: Arrays, cache: Cache, paging: Paging) -> tuple[Array, Cache]:
+            flat = own[0].reshape(*own[0].shape[:2], -1)
+            taps = weights[0].reshape(-1, weights[0].shape[-1])
+            convolved, cache = self._convolve_for(flat)(flat, taps, cache, paging)
+            return convolved.astype(own[0].dtype).reshape(own[0].shape), cache
+
+        stored = weights[f"{name}_taps"]  # the token's own first
+        taps = hax.named(stored.array[..., ::-1], (*axes[1:], "tap"))
+        of_cache = _partition(LAST_INPUTS) if name == KEY else PartitionSpec()
+        with jax.named_scope("convolution"):
+            return self._on_each_device(of_cache, run, (x,), last_inputs, weights=[taps], results=axes)
+
     def _on_each_device(
         self,
-        description: State,
+        of_cache: Cache,
         run: Callable[[Arrays, Arrays, Cache, Paging], tuple[Array, Cache]],
         tokens: Sequence[NamedArray],
         cache: Cache,
@@ -260,7 +286,7 @@ class StepState:
         """Call a function for the tokens of each region, on each device with its part of the heads or channels.
 
         Args:
-            description: the recurrent part of the layer.
+            of_cache: how the devices share the slots of the layer's states.
             run: takes what it needs of tokens `[seq, token, ...]`, weights, the cache and the paging; see
                 `Regions.attend`. No head or channel needs what belongs to another.
             tokens: what it needs of them, `[token, ...]`.
@@ -272,7 +298,6 @@ class StepState:
         if mesh is not None and mesh.num_devices > 1:
             own = tuple(PartitionSpec(None, *_partition(axis.name for axis in array.axes)) for array in tokens)
             of_weights = tuple(_partition(axis.name for axis in array.axes) for array in weights)
-            of_cache = _state_partitions(description)
             made = PartitionSpec(None, *_partition(results)), of_cache
             specs = (own, of_weights, of_cache, PartitionSpec())
             run = jax.shard_map(run, mesh=mesh.named, in_specs=specs, out_specs=made, check_vma=False)
@@ -283,6 +308,23 @@ class StepState:
 
         computed, cache = self.regions.attend(attend, tuple(array.array for array in tokens), cache)
         return hax.named(computed, results), cache
+
+
+@dataclass
+class LayerConvolutions:
+    """The convolutions within the branches of one layer, in a step."""
+
+    step: StepState
+    weights: NamedWeights
+    last_inputs: dict[str, Array]  # by what is convolved; a call changes its own
+
+    def __call__(self, name: str, x: NamedArray) -> NamedArray:
+        """Convolve keys, or what a branch adds; where the layer has no such convolution, return the argument."""
+        if name not in self.last_inputs:
+            return x
+        convolved, after = self.step.convolve_branch(name, x, self.weights, self.last_inputs[name])
+        self.last_inputs = {**self.last_inputs, name: after}
+        return convolved
 
 
 def _of_unit_length(vectors: Float[Array, "*any dim"]) -> Float[Array, "*any dim"]:

@@ -7,10 +7,11 @@ training and Levanter's export write the names that are in memory.
 |---|---|---|
 | Mixtral | `mlp.experts.gate_up_proj`, `mlp.gate` | `block_sparse_moe.experts.N.w1`, `.w3`, `block_sparse_moe.gate` |
 | Qwen3 MoE | `mlp.experts.gate_up_proj` | `mlp.experts.N.gate_proj`, `.up_proj` |
+| Hero | `mlp.experts.gate_proj`, `.up_proj` | the same |
 | Granite MoE | `block_sparse_moe.experts.gate_up_proj`, `router` | `block_sparse_moe.input_linear`, `router.layer` |
 
 Source: transformers `conversion_mapping.py` (mixtral, qwen2_moe, granitemoe); Levanter `models/mixtral.py`
-(MixtralMoEMlp.to_state_dict).
+(MixtralMoEMlp.to_state_dict), `models/hero_serialization.py`.
 """
 
 import math
@@ -24,6 +25,7 @@ from service.weights.safetensors import DTYPES, TensorEntry
 
 # Of each family: the end of a name, and those of the tensors that it holds, one after the other for each expert.
 type Layout = Mapping[str, tuple[str, ...]]
+_PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 LAYOUTS: tuple[Layout, ...] = (
     {
         ".mlp.experts.gate_up_proj": (
@@ -36,6 +38,7 @@ LAYOUTS: tuple[Layout, ...] = (
     {
         ".mlp.experts.gate_up_proj": (".mlp.experts.{}.gate_proj.weight", ".mlp.experts.{}.up_proj.weight"),
         ".mlp.experts.down_proj": (".mlp.experts.{}.down_proj.weight",),
+        **{f".mlp.experts.{name}.weight": (f".mlp.experts.{{}}.{name}.weight",) for name in _PROJECTIONS},
     },
     {
         ".block_sparse_moe.experts.gate_up_proj": (".block_sparse_moe.input_linear.weight",),

@@ -22,6 +22,7 @@ from tests.parity.family_cases import FAMILY_CASES
 from tests.served import DEMO
 
 CASES = {case.name: case for case in FAMILY_CASES}
+PARTS = ("gate", "up", "down")
 
 
 def saved(folder: Path, name: str, **more: np.ndarray) -> Path:
@@ -98,6 +99,42 @@ def test_mixtrals_experts_as_levanter_stacks_them_are_those_of_single_tensors(tm
         np.testing.assert_array_equal(weights[name], weight)
     scales = load(tmp_path / "stacked", Quantization.INT8)["layers.2.expert_down.scale"]
     np.testing.assert_array_equal(scales, load(tmp_path / "single", Quantization.INT8)["layers.2.expert_down.scale"])
+
+
+def test_heros_experts_in_banks_are_those_of_single_tensors(tmp_path):
+    tensors = CASES["hero"].tensors()
+    single = load(saved(tmp_path / "single", "hero"))
+    banks = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
+    for layer in range(5):
+        for part in ("gate", "up", "down"):
+            ours = f"model.layers.{layer}.mlp.experts"
+            banks[f"{ours}.{part}_proj.weight"] = np.array(
+                [tensors[f"{ours}.{number}.{part}_proj.weight"] for number in range(6)]
+            )
+    save_file(banks, saved(tmp_path / "banks", "hero") / "model.safetensors")
+    weights = load(tmp_path / "banks")
+    assert weights.keys() == single.keys()
+    for name, weight in single.items():
+        np.testing.assert_array_equal(weights[name], weight)
+
+
+def test_heros_shared_experts_are_one_that_is_as_wide_as_all(tmp_path):
+    tensors = CASES["hero"].tensors()
+    of_both = [
+        {part: tensors[f"model.layers.1.shared_experts.{n}.{part}_proj.weight"] for part in PARTS} for n in (0, 1)
+    ]
+    for quantization in (Quantization.NONE, Quantization.INT8):
+        folder = tmp_path / quantization.name
+        weights = load(saved(folder, "hero"), quantization)
+        down = np.concatenate([one["down"] for one in of_both], axis=1)
+        np.testing.assert_array_equal(weights["layers.1.down"], down)  # never quantized: its rows are in two tensors
+        up = np.stack([np.concatenate([one[part] for one in of_both]) for part in ("gate", "up")])
+        if quantization is Quantization.INT8:
+            values, scales = quantize_rows(up.reshape(-1, 32))
+            np.testing.assert_array_equal(weights["layers.1.gate_up"].reshape(-1, 32), values)
+            np.testing.assert_allclose(weights["layers.1.gate_up.scale"].reshape(-1), scales, rtol=1e-6)
+        else:
+            np.testing.assert_array_equal(weights["layers.1.gate_up"], up)
 
 
 def test_stacked_experts_of_which_one_is_single_too_are_refused(tmp_path):

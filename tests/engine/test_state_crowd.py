@@ -96,7 +96,7 @@ class Served:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("name", "kv_dtype"), [("lfm2", None), ("qwen3_5", np.dtype(np.int8))])
+@pytest.mark.parametrize(("name", "kv_dtype"), [("lfm2", None), ("hero", None), ("qwen3_5", np.dtype(np.int8))])
 def test_each_of_a_crowd_has_the_tokens_that_it_has_alone(name, kv_dtype, start_engine):
     served, metrics = Served(name, kv_dtype), ModelMetrics()
     alone = start_engine(served.runner, shapes=SHAPES)

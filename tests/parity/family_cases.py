@@ -332,6 +332,18 @@ FAMILY_CASES = (
             **{"grugmoe_attention_mode": "production", "grugmoe_artifact_schema_version": 1},
         },
     ),
+    FamilyCase(
+        "hero",
+        "grug_moe",
+        {
+            **{"num_attention_heads": 8, "num_key_value_heads": 4, "local_kv_heads": 4, "global_kv_heads": 2},
+            **{"head_dim": 16, "num_hidden_layers": 5, "sliding_window": WINDOW, "qk_mult": 1.5, "num_experts": 6},
+            **{"num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 20},
+            **{"num_shared_experts": 2, "latent_dim": 28, "global_every": 3, "rope_theta": 10_000.0},
+            **{"rope_fused": True, "sconv": True, "sconv_kernel": 4, "sconv_sites": ["k", "attn", "mlp"]},
+            **{"grugmoe_attention_mode": "production", "grugmoe_artifact_schema_version": 2},
+        },
+    ),
     FamilyCase("apertus", "apertus", {"hidden_act": "xielu", "pad_token_id": None}),
     FamilyCase(
         "gpt2",

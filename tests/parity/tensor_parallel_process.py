@@ -46,8 +46,8 @@ class DrawnCase(Case):
     def tensors(self) -> dict[str, np.ndarray]:
         """Draw every tensor that the model reads."""
         specs = decoder_weight_specs(read_config("test", self.hub_config))
-        shapes = {source.name: source.shape for spec in specs for source in spec.sources}
-        return {name: draw(self.model_type, name, shape) for name, shape in shapes.items()}
+        stored = (tensor for spec in specs for source in spec.sources for tensor in source.stored)
+        return {tensor.name: draw(self.model_type, tensor.name, tensor.shape) for tensor in stored}
 
 
 HEADS = {"num_attention_heads": 8, "num_hidden_layers": 2}
@@ -101,6 +101,23 @@ MODELS = {
                 **{**HEADS, "num_key_value_heads": 4, "mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_n_groups": 4},
                 **{"mamba_d_state": 12, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
                 **{"ssm_multipliers": [0.7, 1.3, 0.8, 1.2, 0.9], "mamba_proj_bias": True},
+            },
+        ),
+        BlockAttention(),
+        WITH_STATES,
+    ),
+    # Two devices divide the heads of both kinds of layers, four need copies of some; what branches add is whole.
+    "branches": (
+        DrawnCase(
+            "branch_convolutions",
+            "grug_moe",
+            {
+                **{**HEADS, "num_key_value_heads": 4, "local_kv_heads": 4, "global_kv_heads": 2, "head_dim": 16},
+                **{"sliding_window": 8, "qk_mult": 1.5, "global_every": 2, "rope_theta": 10_000.0, "rope_fused": True},
+                **{"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "latent_dim": 28},
+                **{"shared_expert_intermediate_size": 20, "num_shared_experts": 2},
+                **{"sconv": True, "sconv_kernel": 4, "sconv_sites": ["k", "attn", "mlp"]},
+                **{"grugmoe_attention_mode": "production", "grugmoe_artifact_schema_version": 2},
             },
         ),
         BlockAttention(),

@@ -143,7 +143,7 @@ def test_a_base_in_eight_bits_is_as_exact_with_an_adapter_beside_it(
         "qwen3_5",
         *(
             pytest.param(name, marks=pytest.mark.grid)
-            for name in ("qwen3_next", "olmo_hybrid", "bamba", "falcon_h1", "nemotron_h")
+            for name in ("hero", "qwen3_next", "olmo_hybrid", "bamba", "falcon_h1", "nemotron_h")
         ),
     ],
 )
@@ -161,6 +161,7 @@ def test_an_adapter_of_a_recurrent_layer_is_what_its_merge_is(name: str):
         name.endswith(
             (
                 "conv.in_proj.weight",
+                "attn.k_proj.weight",
                 "z.weight",
                 "linear_attn.g_proj.weight",
                 "mamba.in_proj.weight",

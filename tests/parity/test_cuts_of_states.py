@@ -109,7 +109,7 @@ def ends_of(length: int) -> list[int]:
 
 
 @pytest.mark.parametrize("has_beside", [False, True])
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_5"])
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", "hero"])
 def test_chunks_of_every_length_give_the_same_tokens(name, has_beside):
     steps, whole = steps_of(name)
     for length in range(1, 131):
@@ -119,7 +119,7 @@ def test_chunks_of_every_length_give_the_same_tokens(name, has_beside):
 
 
 @pytest.mark.parametrize("has_beside", [False, True])
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", "qwen3_next"])
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5", "qwen3_next", "hero"])
 def test_chunks_that_end_where_rows_do_give_the_same_bits(name, has_beside):
     steps, whole = steps_of(name)
     for ends in ([64, 128, 192, LENGTH], [128, LENGTH], [64, 192, LENGTH], [192, LENGTH]):

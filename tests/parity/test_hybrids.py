@@ -115,7 +115,10 @@ def test_a_decay_in_bfloat16_is_widened_and_never_narrowed():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["lfm2", "qwen3_5", "qwen3_next", "olmo_hybrid", "granite_4_hybrid", "bamba", "falcon_h1", "nemotron_h"],
+    [
+        *("lfm2", "lfm2_moe", "lfm3", "hero", "qwen3_5", "qwen3_5_moe", "qwen3_next", "olmo_hybrid"),
+        *("granite_4_hybrid", "granite_4_experts", "bamba", "falcon_h1", "nemotron_h", "nemotron_h_latent"),
+    ],
 )
 def test_two_thousand_tokens_decoded_one_by_one_have_the_logits_of_one_pass(name, tmp_path):
     case, length, page_size = case_of(name), 2048, 64

@@ -12,7 +12,10 @@ from tests.device.devices import host
 from tests.parity.family_cases import FAMILY_CASES
 from tests.process import run_on_devices
 
-MODELS = ("matrices", "convolutions", "groups")
+MODELS = ("matrices", "convolutions", "branches", "groups")
+# Parts of the states that every device has whole: what branches add, of each of two layers.
+NUM_WHOLE = {"branches": 4}
+LATENT = {"branches": (28,)}  # the width that experts give, which is summed over the devices, too
 COUNTS = ("1", "2", "4")
 MOST_DIFFERENT_LOGPROB = 1e-5
 TIMEOUT_S = 800  # of a process that compiles all programs for three numbers of devices
@@ -46,16 +49,17 @@ def test_each_device_has_its_part_of_states_and_steps_exchange_hidden_states_alo
     whole, *others = (served(model)[count] for count in COUNTS)
     for count, result in zip((2, 4), others, strict=True):
         assert result["traces_and_compiles"] == [0, 0]
-        num_split = 0
+        num_whole = 0
         for shape, parts in result["cache"]:
-            split = [axis for axis, size in enumerate(shape) if parts[0][axis] != size]
-            assert [shape[axis] // parts[0][axis] for axis in split] == [count]
-            num_split += 1
-        assert num_split == len(whole["cache"])
+            split = [shape[axis] // parts[0][axis] for axis, size in enumerate(shape) if parts[0][axis] != size]
+            assert split in ([], [count])
+            num_whole += not split
+        assert num_whole == NUM_WHOLE.get(model, 0)
+        assert len(result["cache"]) == len(whole["cache"])
         for name, found in result["collectives"].items():
             if name.startswith("layers"):
                 assert {kind for kind, _ in found} == {"all-reduce"}
-                assert {shape[1] for _, shape in found} == {32}
+                assert {shape[1] for _, shape in found} == {32, *LATENT.get(model, ())}
                 # The state is written where it lay.
                 assert result["reused_bytes"][name] >= result["cache_bytes"] // 2
 

@@ -25,11 +25,14 @@ from service.models.description import (
 from service.models.families.apertus import NAMES as APERTUS_NAMES
 from service.models.families.gemma2 import FOUR_NORM_NAMES
 from service.models.families.gpt2 import NAMES as GPT2_NAMES
-from service.models.families.grug_moe import RUN_KEYS, read_snowball
-from service.models.families.layer_kinds import FULL, SLIDING, read_layer_kinds
+from service.models.families.hero import read_hero
+from service.models.families.layer_kinds import FULL, LINEAR, SLIDING, read_layer_kinds
 from service.models.families.olmo2 import POST_NORM_NAMES
 from service.models.families.qwen3 import QK_NORM_NAMES
+from service.models.families.qwen3_5 import NAMES as QWEN_3_5_NAMES
+from service.models.families.qwen3_5 import TEXT_PREFIX, read_delta
 from service.models.families.qwen3_moe import QWEN_MOE_NAMES
+from service.models.families.snowball import RUN_KEYS, read_snowball
 from service.models.rope import RopeConfig
 
 # With the names of the norms that only Levanter's Llama has.
@@ -40,6 +43,13 @@ LLAMA_NAMES = replace(
     embed_norm="norm",
 )
 QWEN_EXPERTS = replace(QWEN_MOE_NAMES, embed_norm="norm")
+# With the rows of a key head together.
+QWEN_35_NAMES = replace(
+    QWEN_3_5_NAMES,
+    prefix=TEXT_PREFIX,
+    state_in=("linear_attn.in_proj_qkvz",),
+    state_gates=("linear_attn.in_proj_ba",),
+)
 MIXTRAL_NAMES = replace(
     LLAMA_NAMES,
     router="mlp.gate",
@@ -119,6 +129,29 @@ def _snowball(config: HubConfig) -> DecoderConfig:
     if not isinstance(rope, Mapping):
         raise config.refuse(f"rope = {rope!r} is not served; only a mapping with theta.")
     return read_snowball(config, float(rope["theta"]), RUN_KEYS)
+
+
+def _hero(config: HubConfig) -> DecoderConfig:
+    """With a rotation whose `scaling_factor` changes nothing."""
+    rope = config.values.get("rope")
+    if not isinstance(rope, Mapping):
+        raise config.refuse(f"rope = {rope!r} is not served; only a mapping with theta.")
+    return read_hero(config, float(rope["theta"]), RUN_KEYS)
+
+
+def _qwen35(config: HubConfig) -> DecoderConfig:
+    """With a rotation of a part of each head, unless it is one of those of whole heads."""
+    norm, interval = _gemma_norm(config), config.required_int("full_attention_interval")
+    rule = [LINEAR if (layer + 1) % interval else FULL for layer in range(config.required_int("num_layers"))]
+    attention = _attention(config, qk_norm=norm, has_wide_gates=True)
+    delta, feed_forward = read_delta(config, "layer_norm_epsilon"), _feed_forward(config)
+    layers = [
+        Layer(attention, feed_forward, norm, norm)
+        if kind == FULL
+        else Layer(None, feed_forward, norm, norm, state=delta)
+        for kind in read_layer_kinds(config, rule, (FULL, LINEAR))
+    ]
+    return _decoder(config, layers, QWEN_35_NAMES, norm)
 
 
 def _with_experts(decoder: DecoderConfig, experts: Experts, names: TensorNames) -> DecoderConfig:
@@ -292,6 +325,8 @@ def _rotation(config: HubConfig, head_dim: int) -> RopeConfig | None:
     rope = config.values.get("rope")
     if rope is None:
         return None
+    if isinstance(rope, Mapping) and rope.get("partial_rotary_factor") is not None:
+        return _partial_rotation(config, rope, head_dim)
     if not isinstance(rope, Mapping) or rope.get("type") not in ROTATIONS:
         raise config.refuse(f"rope = {rope!r} is not served; only those of type {', '.join(ROTATIONS)}.")
     if head_dim % 2:
@@ -304,6 +339,13 @@ def _plain_rotation(rope: Mapping[str, Any], head_dim: int) -> RopeConfig:
     if factor == 1:
         return RopeConfig(float(rope["theta"]), head_dim)
     return RopeConfig(float(rope["theta"]), head_dim, "linear", factor)
+
+
+def _partial_rotation(config: HubConfig, rope: Mapping[str, Any], head_dim: int) -> RopeConfig:
+    rotary_dim = int(head_dim * float(rope["partial_rotary_factor"]))
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+        raise config.refuse(f"rope rotates pairs of dimensions, and {rotary_dim} of a head's {head_dim} are not pairs.")
+    return RopeConfig(float(rope["theta"]), rotary_dim)
 
 
 def _llama3_rotation(rope: Mapping[str, Any], head_dim: int) -> RopeConfig:
@@ -345,12 +387,14 @@ READERS: Mapping[str, Callable[[HubConfig], DecoderConfig]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gpt2": _gpt2,
+    "hero": _hero,
     "llama": _llama,
     "mistral": _mistral,
     "mixtral": _mixtral,
     "olmo2": _olmo2,
     "olmo3": _olmo3,
     "qwen": _qwen,
+    "qwen35": _qwen35,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
     "snowball": _snowball,

@@ -111,8 +111,12 @@ def _read_text(config: HubConfig, *, sees: bool) -> DecoderConfig:
     return llama.read_decoder(config, layers, names, final_norm=norm)
 
 
-def read_delta(config: HubConfig) -> GatedDelta:
+def read_delta(config: HubConfig, eps_key: str = "rms_norm_eps") -> GatedDelta:
     """Read the heads of Gated DeltaNet.
+
+    Args:
+        config: the configuration.
+        eps_key: what it calls that of norms.
 
     Raises:
         UnsupportedModel: a value is missing, malformed, or contradicts another.
@@ -132,7 +136,7 @@ def read_delta(config: HubConfig) -> GatedDelta:
         config.required_int("linear_key_head_dim"),
         config.required_int("linear_value_head_dim"),
         width,
-        norm=Norm(config.number("rms_norm_eps")),
+        norm=Norm(config.number(eps_key)),
     )
 
 

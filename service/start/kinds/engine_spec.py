@@ -468,7 +468,7 @@ def _model_size(
         window_bytes_per_token=tuple(
             sorted((window, size) for window, size in by_window.items() if window is not None)
         ),
-        state_bytes=config.state_bytes(dtype.itemsize) // mesh.num_devices,
+        state_bytes=config.state_bytes(dtype.itemsize, mesh.num_devices),
         is_host=mesh.is_host,
         skips_padding=mesh.is_host and dtype == np.float32 and skips_padding(native_code(), products_dtype),
         has_whole_steps=mesh.prefers_whole_steps,
