@@ -9,6 +9,11 @@ locals {
   ])
 }
 
+output "batch_command" {
+  description = "Answers the batch, or what is left of it; null without one. Append --args for another input and output."
+  value       = var.batch == null ? null : "gcloud run jobs execute ${google_cloud_run_v2_job.batch[0].name} --region=${var.region} --project=${var.project_id} --wait"
+}
+
 output "bundle_command" {
   description = "Compiles the bundle in Cloud Build, without a GPU; the prewarm job makes a better one. Null without a GPU, and where bundles are signed."
   value       = module.settings.bundle_command

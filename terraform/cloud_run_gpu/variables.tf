@@ -9,6 +9,43 @@ variable "alert_start_s" {
   }
 }
 
+variable "batch" {
+  description = "A job that answers a batch in shards: input and output are folders of buckets, tasks their number at once, timeout_s the seconds of a task (12 h at most with a GPU), args more arguments such as [\"--single\"]. Null: no job."
+  type = object({
+    input     = string
+    output    = string
+    tasks     = optional(number, 1)
+    timeout_s = optional(number, 43200)
+    args      = optional(list(string), [])
+  })
+  default = null
+
+  validation {
+    condition     = var.batch == null ? true : alltrue([for uri in [var.batch.input, var.batch.output] : can(regex("^gs://[a-z0-9._-]+/.+", uri))])
+    error_message = "batch.input and batch.output must be folders of buckets: gs://BUCKET/FOLDER."
+  }
+
+  validation {
+    condition     = var.batch == null ? true : !startswith("${trimsuffix(var.batch.output, "/")}/", "${trimsuffix(var.batch.input, "/")}/")
+    error_message = "batch.output must not lie inside batch.input: the answers would become input."
+  }
+
+  validation {
+    condition     = var.batch == null ? true : var.batch.tasks >= 1 && var.batch.tasks <= 10000 && var.batch.tasks == floor(var.batch.tasks)
+    error_message = "batch.tasks must be a whole number from 1 to 10000."
+  }
+
+  validation {
+    condition     = var.batch == null ? true : var.batch.timeout_s >= 60 && var.batch.timeout_s <= local.max_task_s
+    error_message = "batch.timeout_s must be from 60 to 43200 with a GPU, to 604800 without."
+  }
+
+  validation {
+    condition     = var.batch == null || var.model_uri != null
+    error_message = "A batch is answered by one model: set model_uri, not a catalogue."
+  }
+}
+
 variable "bundle_bucket_name" {
   description = "The bundle bucket of the foundation root."
   type        = string

@@ -118,7 +118,7 @@ DEPLOY = (
         (DEPLOY.replace("us-central1", "us-west1"), {"gpu-region"}),
         (DEPLOY.replace("/health/ready", "/healthz"), {"no-path-in-z"}),
         (DEPLOY.replace("--service-account=x ", ""), {"own-identity"}),
-        ("gcloud alpha run jobs deploy x --gpu=1 --gpu-type=nvidia-l4 --no-gpu-zonal-redundancy --task-timeout=2h",
+        ("gcloud alpha run jobs deploy x --gpu=1 --gpu-type=nvidia-l4 --no-gpu-zonal-redundancy --task-timeout=13h",
          {"job-timeout"}),
         ("gcloud iam service-accounts create serve", {"service-account-name"}),
         ("gcloud storage buckets create gs://x --location=x", {"bucket-access"}),

@@ -517,3 +517,54 @@ run "a_catalogue_is_served_and_compiled_as_a_whole" {
     error_message = "The service must say what it serves."
   }
 }
+
+run "without_a_batch_there_is_no_job_for_one" {
+  command = plan
+
+  assert {
+    condition     = length(google_cloud_run_v2_job.batch) == 0 && output.batch_command == null && length(google_storage_bucket_iam_member.batch) == 0
+    error_message = "Nothing may be made or granted that nobody asked for."
+  }
+}
+
+run "a_batch_is_a_task_a_shard_with_the_services_gpu_and_settings" {
+  command = plan
+  variables {
+    batch = {
+      input  = "gs://my-project-data/requests"
+      output = "gs://my-project-answers/today"
+      tasks  = 4
+      args   = ["--max-error-rate", "0.1"]
+    }
+  }
+
+  assert {
+    condition = (google_cloud_run_v2_job.batch[0].template[0].task_count == 4 && google_cloud_run_v2_job.batch[0].template[0].parallelism == 4
+    && google_cloud_run_v2_job.batch[0].template[0].template[0].timeout == "43200s" && google_cloud_run_v2_job.batch[0].launch_stage == "BETA")
+    error_message = "Four tasks must run at once, for as long as a GPU's may."
+  }
+
+  assert {
+    condition = (jsonencode(google_cloud_run_v2_job.batch[0].template[0].template[0].containers[0].args)
+    == jsonencode(["batch", "gs://my-project-data/requests", "gs://my-project-answers/today", "--max-error-rate", "0.1"]))
+    error_message = "The arguments must be those of levserve batch; Cloud Run says which task is which shard."
+  }
+
+  assert {
+    condition = (google_cloud_run_v2_job.batch[0].template[0].template[0].containers[0].resources[0].limits["nvidia.com/gpu"] == "1"
+      && contains([for entry in google_cloud_run_v2_job.batch[0].template[0].template[0].containers[0].env : entry.value if entry.name == "MODEL_URI"], "gs://my-project-models/my-8b")
+    && google_cloud_run_v2_job.batch[0].template[0].template[0].max_retries == 10)
+    error_message = "It must have the service's GPU and model, and go on after an interruption."
+  }
+
+  assert {
+    condition = ({ for end, grant in google_storage_bucket_iam_member.batch : end => "${grant.bucket} ${grant.role}" }
+    == { input = "my-project-data roles/storage.objectViewer", output = "my-project-answers roles/storage.objectUser" })
+    error_message = "It must read the one place and write the other, and no more."
+  }
+
+  assert {
+    condition     = output.batch_command == "gcloud run jobs execute levserve-batch --region=us-central1 --project=my-project --wait"
+    error_message = "It must be a command to copy."
+  }
+}

@@ -203,3 +203,35 @@ run "more_memory_than_six_vcpus_may_have" {
   }
   expect_failures = [var.memory_gib]
 }
+
+run "answers_inside_the_input_of_a_batch" {
+  command = plan
+  variables {
+    batch = { input = "gs://my-data/in", output = "gs://my-data/in/out" }
+  }
+  expect_failures = [var.batch]
+}
+
+run "a_batch_between_local_folders" {
+  command = plan
+  variables {
+    batch = { input = "/data/in", output = "gs://my-data/out" }
+  }
+  expect_failures = [var.batch]
+}
+
+run "a_task_of_a_batch_of_a_day_with_a_gpu" {
+  command = plan
+  variables {
+    batch = { input = "gs://my-data/in", output = "gs://my-data/out", timeout_s = 86400 }
+  }
+  expect_failures = [var.batch]
+}
+
+run "a_batch_of_no_tasks" {
+  command = plan
+  variables {
+    batch = { input = "gs://my-data/in", output = "gs://my-data/out", tasks = 0 }
+  }
+  expect_failures = [var.batch]
+}
