@@ -43,7 +43,7 @@ INTERFACES: dict[str, tuple[str, ...]] = {
         "/v1/reranking",
         "/score",
     ),
-    "vLLM's": ("/pooling", "/tokenize", "/detokenize", "/tokenizer_info", "/version"),
+    "vLLM's": ("/pooling", "/tokenize", "/detokenize", "/tokenizer_info", "/version", "/kv_event_sources"),
     "llama.cpp's": ("/embedding",),
     "Ollama's": ("/api/",),
     "SageMaker's": ("/invocations", "/ping"),

@@ -39,6 +39,7 @@ FORM = "multipart/form-data"
 CHATS = (
     *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations", "/api/chat", "/api/generate"),
     *("/tokenize", "/v1/messages/count_tokens", "/v1/chat/completions/render", "/v1/responses/render"),
+    "/v1/messages/render",
 )
 CANCELS = re.compile(r"/v1/(?:responses|batches)/[^/]+/cancel")
 NO_CAPS, NO_KEYS = Caps(), ApiKeys()

@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens, Anthropic's interface."""
+"""POST /v1/messages, /v1/messages/count_tokens and /v1/messages/render: Anthropic's interface."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
-from service.api.generation.chat_prompt import chat_of
+from service.api.generation.chat_prompt import chat_of, chat_prompt
 from service.api.generation.images import shown_texts
 from service.api.generation.logprobs import is_long_to_write
 from service.api.generation.message import MessageParts
@@ -22,6 +22,7 @@ from service.api.http.errors import errors_in_terms_of
 from service.api.http.receive import json_body
 from service.api.http.sse import MessageStream
 from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
+from service.api.render import engine_request, json_answer
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.engine.request import FinishReason
 
@@ -90,6 +91,27 @@ async def count_message_tokens(
     with errors_in_terms_of(_names_of(body)):
         count = partial(count_tokens, key=call.seal_key, images=await shown_texts(call, model, body))
         return Response(await call.make_prompt(count, body, model), media_type="application/json")
+
+
+@router.post("/v1/messages/render", tags=["tokens"], responses=answers("RenderedPrompt", *BODY_ERRORS))
+async def render_message(
+    call: OpenCall,
+    body: Annotated[MessagesRequest, Depends(json_body(MessagesRequest))],
+) -> Response:
+    """Return the token ids that a message would be answered with, as /v1/chat/completions/render does.
+
+    Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
+    """
+    model = await call.generating(body.model)
+    renamed = _names_of(body)
+    with errors_in_terms_of(renamed):
+        chat_body = await call.convert(partial(chat_of, key=call.seal_key), body)
+        call.ignored.add(chat_body.ignored)
+        call.ignored.in_terms_of_request = renamed
+        make_prompt = partial(chat_prompt, images=await shown_texts(call, model, chat_body))
+        prompt = await call.make_prompt(make_prompt, chat_body, model)
+        call.ignore(prompt.ignored)
+        return json_answer(engine_request(call, model, chat_body, f"msg_{call.id}", prompt.ids, param="messages"))
 
 
 async def _events(answer: "_MessageAnswer", renamed: Callable[[str], str]) -> AsyncIterator[Sequence[Event]]:

@@ -19,12 +19,14 @@ from service.api.dependencies import api_context
 from service.api.description import installed_version
 from service.api.http.call import ApiContext
 from service.api.http.query import query_of
-from service.api.openapi.responses import MODEL_ERRORS, answers, list_of
+from service.api.openapi.responses import MODEL_ERRORS, answers, json_content, list_of
 from service.api.schema.loads import LoadsQuery
 from service.errors import UnknownModel
 from service.observability.model_load import ModelLoad
 
 router = APIRouter()
+
+NO_SOURCES = {"type": "array", "maxItems": 0, "items": {}}
 
 
 LoadsOf = Annotated[LoadsQuery, Depends(query_of(LoadsQuery))]
@@ -120,6 +122,15 @@ def _described(api: ApiContext, name: str | None) -> ModelState:
     if found is None:
         raise UnknownModel(name or "", [known for model in models for known in model.names])
     return found
+
+
+@router.get("/kv_event_sources", tags=["service"], responses={200: {"content": json_content(NO_SOURCES)}})
+async def list_kv_event_sources() -> Response:
+    """Return where events of the KV cache are published: nowhere.
+
+    Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/kv_events/api_router.py
+    """
+    return JSONResponse([])
 
 
 def _model_info(model: ModelState) -> dict[str, Any]:

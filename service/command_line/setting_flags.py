@@ -81,6 +81,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "drain_seconds",
         "watchdog_seconds",
         "local_dev",
+        "aip_http_port",
+        "aip_health_route",
+        "aip_predict_route",
     ),
     "storage": (
         "local_model_cache",

@@ -109,7 +109,11 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     if is_loopback(listener.getsockname()[0]) and not (settings.api_keys or settings.api_key_file):
         answers = HostCheck(early, hosts=settings.host_names, origins=settings.allowed_origins)
     app = AccessLog(
-        answers, metrics=service.metrics, strict_fields=settings.strict_fields, tracer=lambda: service.tracer
+        answers,
+        metrics=service.metrics,
+        strict_fields=settings.strict_fields,
+        aliases=settings.path_aliases,
+        tracer=lambda: service.tracer,
     )
     config = uvicorn.Config(
         with_cors(app, settings.allowed_origins),

@@ -436,6 +436,17 @@ class Settings(BaseModel):
     port: int = Field(
         default=8080, ge=0, le=65535, description="The port to listen on; 0 picks a free one and logs it."
     )
+    aip_http_port: int | None = Field(
+        default=None, ge=1, le=65535, description="The port unless PORT is set; Vertex AI sets it."
+    )
+    aip_health_route: str | None = Field(
+        default=None, pattern=r"^/[^?#]+$", description="Another path of `/health/ready`; Vertex AI sets it."
+    )
+    aip_predict_route: str | None = Field(
+        default=None,
+        pattern=r"^/[^?#]+$",
+        description="Another path of `/invocations`, which answers any body of OpenAI's; Vertex AI sets it.",
+    )
     ready_when: Literal["answering", "complete"] = Field(
         default="answering",
         description="When `/health/ready` returns 200: once requests are answered (`answering`), even while optional "
@@ -530,6 +541,13 @@ class Settings(BaseModel):
             catalogue = {}
         return LOCAL_DEFAULTS | catalogue | given
 
+    @model_validator(mode="before")
+    @classmethod
+    def _port_of_the_platform(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("port") is not None or not given.get("aip_http_port"):
+            return given
+        return {**given, "port": given["aip_http_port"]}
+
     @model_validator(mode="after")
     def _check_models(self) -> "Settings":
         if self.model_uri and self.gcs_bucket:
@@ -589,6 +607,12 @@ class Settings(BaseModel):
     def source_of(self, name: str) -> str:
         """Return where a setting was set, such as "HOST in the environment"; empty for a default."""
         return self._sources.get(name, "")
+
+    @property
+    def path_aliases(self) -> dict[str, str]:
+        """The routes of this service by the paths that a platform has given to them."""
+        given = {self.aip_health_route: "/health/ready", self.aip_predict_route: "/invocations"}
+        return {path.rstrip("/"): route for path, route in given.items() if path}
 
     @property
     def image_body_bytes(self) -> int:

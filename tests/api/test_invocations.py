@@ -1,7 +1,10 @@
 """One route for every kind of request."""
 
+import httpx
 import pytest
 
+from service.api.http.access_log import AccessLog
+from service.settings import Settings
 from tests.api.scripted_engine import MODEL, Service
 from tests.api.vectors.scripted_encoder import MODEL as ENCODER
 from tests.api.vectors.scripted_encoder import EncoderService
@@ -62,3 +65,18 @@ async def test_a_body_of_no_kind_is_refused():
     answer = await Service().post("/invocations", {"model": MODEL, "colour": "red"})
     assert answer.status_code == 400
     assert "'messages'" in answer.json()["error"]["message"]
+
+
+async def test_a_platform_may_have_its_own_names_of_paths():
+    """Vertex AI names the paths that it will ask, in the environment."""
+    names = {"aip_http_port": "8085", "aip_health_route": "/v1/endpoints/1/health", "aip_predict_route": "/v1/ask/"}
+    settings = Settings.model_validate(names)
+    assert settings.port == 8085
+    assert Settings.model_validate(names | {"port": 80}).port == 80
+    service = Service()
+    app = AccessLog(service.app, metrics=service.metrics, aliases=settings.path_aliases)
+    body = {"model": MODEL, "prompt": "Once"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://levserve") as client:
+        assert (await client.get("/v1/endpoints/1/health")).json()["status"] == "complete"
+        assert (await client.post("/v1/ask", json=body)).json()["object"] == "text_completion"
+        assert (await client.post("/v1/ask:other", json=body)).status_code == 404

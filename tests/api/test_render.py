@@ -26,6 +26,19 @@ async def test_a_chat_has_the_tokens_of_its_answer():
     assert len(service.engine.streams) == 1  # that of the answer
 
 
+async def test_a_message_has_the_tokens_of_its_answer():
+    service = Service()
+    body = {"model": MODEL, "system": "Be brief.", "messages": [{"role": "user", "content": "hi é🙂"}], "max_tokens": 4}
+    await service.post("/v1/messages", body)
+    served = list(service.engine.last.request.prompt_ids)
+    answer = await service.post("/v1/messages/render", body, headers={"x-request-id": "abc-1"})
+    assert (answer.json()["token_ids"], answer.json()["request_id"]) == (served, "msg_abc-1")
+    assert answer.json()["sampling_params"]["max_tokens"] == 4
+    assert len(service.engine.streams) == 1
+    refused = await service.post("/v1/messages/render", body | {"max_tokens": 0})
+    assert (refused.status_code, "max_tokens" in refused.json()["error"]["message"]) == (400, True)
+
+
 async def test_a_chat_with_tools_has_the_tokens_of_its_answer():
     service = service_of("Fine.")
     chat = {**CHAT, "tools": [WEATHER]}

@@ -88,3 +88,15 @@ async def test_earlier_routers_read_a_list():
 async def test_what_is_not_there_is_refused(path, status, param):
     answer = await get(busy_service(), path)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+
+
+async def test_no_events_of_the_cache_are_published():
+    answer = await get(Service(), "/kv_event_sources")
+    assert (answer.status_code, answer.json()) == (200, [])
+
+
+async def test_headers_of_pickers_and_routers_change_nothing():
+    headers = {"x-session-id": "a", "x-llm-d-inference-fairness-id": "b", "x-llm-d-slo-ttft-ms": "soon"}
+    answer = await Service().post("/v1/completions", {"model": MODEL, "prompt": "Once"}, headers=headers)
+    assert answer.status_code == 200
+    assert "x-levserve-ignored" not in answer.headers

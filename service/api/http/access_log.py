@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,6 +47,7 @@ class AccessLog:
         *,
         metrics: Metrics,
         strict_fields: bool = False,
+        aliases: Mapping[str, str] = {},
         tracer: Callable[[], Tracer | None] = lambda: None,
     ) -> None:
         """Wrap an app.
@@ -55,11 +56,13 @@ class AccessLog:
             app: what answers.
             metrics: the series that answers are counted in.
             strict_fields: whether a field that has no effect is refused instead of accepted and named.
+            aliases: paths that a platform has given to routes.
             tracer: returns what gets the spans of the API's requests, once it is imported; None for no traces.
         """
         self._app = app
         self._metrics = metrics
         self._strict_fields = strict_fields
+        self._aliases = aliases
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +70,8 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope["path"] = tidy_path(scope["path"])
+        path = tidy_path(scope["path"])
+        scope["path"] = self._aliases.get(path, path)
         if CALL not in scope:  # as that of a batch is
             scope[CALL] = Call.of_client(scope)
         call = call_of(scope)
