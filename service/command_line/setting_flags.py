@@ -64,6 +64,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "data_parallel",
         "max_prefill_tokens",
         "max_step_stall_ms",
+        "speculation",
         "page_size",
         "embedding_cache_bytes",
     ),

@@ -17,6 +17,7 @@ from service.engine.steps.inputs import (
     NO_TOKEN,
     NOT_MEDIA,
     CountInputs,
+    Drafted,
     OptionInputs,
     Options,
     PromptInputs,
@@ -25,6 +26,7 @@ from service.engine.steps.inputs import (
     empty_options,
     empty_step,
     neutral_options,
+    no_drafts,
     scalar,
     with_media,
 )
@@ -54,18 +56,22 @@ class PackedStep(NamedTuple):
     counts: list[CountInputs]  # of each of those that has penalties
     wants_attention: bool  # whether some sequence wants the scores of heads
     prompt_targets: list[tuple[ScoredToken, ...]]  # of each sequence, those whose log-probabilities it requests
+    drafted: Drafted | None = None  # of a step that verifies drafts
 
     @property
-    def slots(self) -> list[int]:
-        """The slot of each sequence."""
+    def samples(self) -> list[int]:
+        """Which of the sampled tokens are those of each sequence, one sequence after the other."""
+        if self.drafted is not None:
+            return list(range(sum(planned.num_samples for planned in self.plan.seqs)))
         return [planned.slot for planned in self.plan.seqs]
 
 
 def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedStep:
     """Lay a plan out in the arrays of the smallest bucket that is available and holds it."""
     decodes = [planned for planned in plan.seqs if not planned.token_ids]
-    prompts = [planned for planned in plan.seqs if planned.token_ids]
-    rows = [row for planned in prompts for row in _rows(planned, shapes.row_tokens)]
+    in_rows = [planned for planned in plan.seqs if planned.token_ids]
+    prompts = [planned for planned in in_rows if planned.is_prompt]
+    rows = [row for planned in in_rows for row in _rows(planned, shapes.row_tokens)]
     needed = Bucket(max((planned.slot + 1 for planned in decodes), default=0), len(rows))
     wants_attention = any(planned.sequence.request.heads for planned in prompts)
     bucket = max(shapes.prompt_buckets) if wants_attention else shapes.smallest(available.buckets, needed)
@@ -84,8 +90,12 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
     if inputs.positions is not None:
         _pack_positions(rows, decodes, inputs.positions, bucket)
     sampled = [planned for planned in plan.seqs if planned.is_sampled]
-    for planned in sampled:
-        inputs.sampled[planned.slot] = planned.start + planned.num_tokens
+    drafted = None
+    if plan.num_drafts:
+        drafted = _pack_drafts(plan.seqs, inputs, bucket, shapes)
+    else:
+        for planned in sampled:
+            inputs.sampled[planned.slot] = planned.first_sampled
     ending = [planned for planned in prompts if planned.is_sampled]
     return PackedStep(
         plan,
@@ -99,7 +109,25 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedS
         counts=[_pack_count(planned, shapes) for planned in ending if planned.sequence.request.sampling.has_penalties],
         wants_attention=wants_attention,
         prompt_targets=[_prompt_targets(planned) for planned in plan.seqs],
+        drafted=drafted,
     )
+
+
+def _pack_drafts(seqs: Iterable[PlannedSequence], inputs: StepInputs, bucket: Bucket, shapes: EngineShapes) -> Drafted:
+    """Lay out what a step samples that verifies drafts: the tokens of its sequences, one sequence after the other."""
+    drafted = no_drafts(bucket.num_seqs)
+    first = row = 0
+    for planned in seqs:
+        after, place = first + planned.num_samples, planned.slot
+        if planned.drafts:
+            place, row = bucket.num_seqs + row * shapes.row_tokens, row + 1
+        inputs.places[first:after] = range(place, place + planned.num_samples)
+        inputs.sampled[first:after] = range(planned.first_sampled, planned.first_sampled + planned.num_samples)
+        drafted.slots[first:after] = planned.slot
+        drafted.token_ids[first : after - 1] = planned.drafts
+        first = after
+    inputs.places[first:] = 0
+    return drafted
 
 
 def _rows(planned: PlannedSequence, row_tokens: int) -> Iterator[tuple[PlannedSequence, int, int]]:
@@ -126,7 +154,7 @@ def _pack_rows(
             inputs.media_ahead[row, : end - start] = _rows_ahead(planned, start, end)
         if inputs.row_adapters is not None:
             inputs.row_adapters[row] = planned.sequence.adapter_slot
-        if planned.is_sampled:  # the last row's remains
+        if planned.is_sampled and not planned.drafts:  # the last row's remains
             inputs.places[planned.slot] = bucket.num_seqs + row * shapes.row_tokens + end - start - 1
 
 
@@ -258,7 +286,7 @@ def _needs_everything(planned: PlannedSequence) -> bool:
         or sampling.group_from is not None
         or sampling.allowed_mask is not None
         or sampling.num_logprobs is not None
-        or planned.start + planned.num_tokens < len(request.prompt_ids) + sampling.min_tokens
+        or planned.first_sampled < len(request.prompt_ids) + sampling.min_tokens
     )
 
 
@@ -295,14 +323,25 @@ def _prompt_targets(planned: PlannedSequence) -> tuple[ScoredToken, ...]:
 
 def pack_token_masks(step: PackedStep, unrestricted: UInt[Array, "slot word"]) -> UInt[Array | np.ndarray, "slot word"]:
     """Lay out the masks of a step's sequences, which follow from all tokens before; `unrestricted` if none has any."""
-    sampled = (planned for planned in step.plan.seqs if planned.is_sampled)
-    restricted = [(planned.slot, planned.sequence) for planned in sampled if planned.sequence.is_restricted]
+    samples = iter(step.samples)
+    of_each = [(planned, list(itertools.islice(samples, planned.num_samples))) for planned in step.plan.seqs]
+    restricted = [(planned, places) for planned, places in of_each if planned.is_sampled and _has_masks(planned)]
     if not restricted:
         return unrestricted
     masks = np.full(unrestricted.shape, ALL_ALLOWED, np.uint32)
-    for slot, sequence in restricted:
-        sequence.fill_mask(masks[slot])
+    for planned, places in restricted:
+        if planned.drafts:
+            planned.sequence.fill_masks(masks[places[0] : places[-1] + 1], planned.drafts)
+        else:
+            planned.sequence.fill_mask(masks[places[0]])
     return masks
+
+
+def _has_masks(planned: PlannedSequence) -> bool:
+    """Return whether some tokens must not be sampled; a constraint that leaves all free may end within drafts."""
+    sequence = planned.sequence
+    may_end = bool(planned.drafts) and not sequence.is_finished and sequence.request.constraint is not None
+    return may_end or sequence.is_restricted
 
 
 def pack_prompts(step: PackedStep, hidden: Float[np.ndarray, "token hidden"], count: int) -> Iterator[PromptInputs]:

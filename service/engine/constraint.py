@@ -1,6 +1,6 @@
 """The interface for structured output: a host-side rule that masks each next token."""
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 from jaxtyping import UInt
@@ -13,6 +13,10 @@ class Constraint(Protocol):
     @property
     def is_free(self) -> bool:
         """Whether any token may be sampled next, so that no mask is needed."""
+        ...
+
+    def copy(self) -> Self:
+        """Return the same rule at the same token, which advances by itself: by tokens that may not come."""
         ...
 
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:

@@ -8,6 +8,7 @@ from service.engine.loop import Loop, StepRunner
 from service.engine.request import Generation, Request, TokenStream
 from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.scheduler import Scheduler
+from service.engine.schedule.speculation import Speculation
 from service.engine.shapes import EngineShapes
 from service.errors import Overloaded
 from service.observability.model_metrics import ModelMetrics
@@ -27,6 +28,7 @@ class Engine(DeviceThread):
         on_failure: Callable[[], None] = lambda: None,
         turns: DeviceTurns | None = None,
         number: int = 0,
+        speculation: Speculation | None = None,
     ) -> None:
         """Connect a runner with a scheduler.
 
@@ -39,11 +41,12 @@ class Engine(DeviceThread):
             on_failure: called on the device thread after it failed; the process should end then.
             turns: the turns of the engines that share the devices; None if this is the only engine.
             number: among the engines with the same weights.
+            speculation: drafts tokens; None if nothing is drafted.
         """
         self.shapes, self.number = shapes, number
         self.runner = runner
         self._max_requests = max_requests
-        self._scheduler = Scheduler.of(shapes, max_stall_s)
+        self._scheduler = Scheduler.of(shapes, max_stall_s, speculation)
         super().__init__(Loop(self._scheduler, runner, metrics, (turns or DeviceTurns()).join(), number), on_failure)
         self._background: set[str] = set()  # the open requests of batches
 

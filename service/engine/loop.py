@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Protocol, override, runtime_checkable
+from typing import NamedTuple, Protocol, override, runtime_checkable
 
 from service.engine.device_thread import DeviceLoop, Submission, hand_over
 from service.engine.request import FinishReason, Request, StepLogprobs, TokenEvent, TokenStream
@@ -42,7 +42,7 @@ type Events = list[tuple[Sequence, TokenEvent]]
 
 @runtime_checkable
 class IntRow(Protocol):
-    """One integer per sequence, as a numpy array has them."""
+    """Integers, as a numpy array has them."""
 
     def tolist(self) -> list[int]:
         """Return plain integers."""
@@ -54,7 +54,10 @@ class DispatchedStep(Protocol):
     """A step in flight."""
 
     def read(self) -> IntRow:
-        """Wait for the step and return one token per sequence; -1 for one whose logits are NaN or infinite."""
+        """Wait for the step and return its tokens, one per sequence and per draft; see `PlannedSequence.num_samples`.
+
+        A token is -1 where the logits are NaN or infinite.
+        """
         ...
 
     def read_logprobs(self) -> StepLogprobs | None:
@@ -90,6 +93,15 @@ class StepRunner(Protocol):
         ...
 
 
+class InFlight(NamedTuple):
+    """A step that was dispatched."""
+
+    plan: Plan
+    step: DispatchedStep
+    began_s: float  # when it was, on the clock of `time.perf_counter`
+    is_first: bool  # whether it followed a pause
+
+
 class StepPipeline:
     """Runs the scheduler's plans on the device, one step ahead of reading; belongs to one thread."""
 
@@ -108,7 +120,8 @@ class StepPipeline:
         self._scheduler = scheduler
         self._runner = runner
         self._deliver = deliver
-        self._in_flight: tuple[Plan, DispatchedStep, float] | None = None  # and when it was dispatched
+        self._in_flight: InFlight | None = None
+        self._is_paused = True  # whether no step came just before the next one
         self._has_all_steps = False
         self._read_s = 0.0  # when the last step was read, on the clock of `time.perf_counter`
         self.reading_since_s: float | None = None  # while it waits for a step, on the clock of `time.monotonic`
@@ -129,13 +142,16 @@ class StepPipeline:
         with self._turns.turn():
             plan = self._run_ahead()
             if self._in_flight is not None:
-                self._wait_for(self._in_flight[1])
+                self._wait_for(self._in_flight.step)
         self._read()
+        self._is_paused = True
         return plan
 
     def _run_ahead(self) -> Plan | None:
         """Dispatch the next step, then read the previous one and deliver its events; return the new step's plan."""
-        if self._runner.may_wait:  # so the tokens in flight come first
+        may_wait = self._scheduler.is_loading = self._runner.may_wait
+        # The tokens in flight come before a step that may wait for an executable, and before drafts, which follow them.
+        if may_wait or (self._in_flight and self._in_flight.plan.num_drafts) or self._scheduler.may_draft:
             self._read()
         if not self._has_all_steps:
             steps = self._runner.available_steps()
@@ -144,21 +160,24 @@ class StepPipeline:
         plan = self._scheduler.plan()
         if plan is None:
             self._read()
+            self._is_paused = True
             return None
         began_s = time.perf_counter()
-        dispatched = (plan, self._runner.dispatch(plan, self._read), began_s)
+        dispatched = InFlight(plan, self._runner.dispatch(plan, self._read), began_s, is_first=self._is_paused)
+        self._is_paused = False
         self._read()
         self._in_flight = dispatched
         return plan
 
     def _read(self) -> None:
         if self._in_flight is not None:
-            plan, step, began_s = self._in_flight
+            plan, step, began_s, is_first = self._in_flight
             self._in_flight = None
             token_ids = self._wait_for(step)
             now_s = time.perf_counter()
             if not self._runner.may_wait:
-                self._scheduler.observe(plan, now_s - max(began_s, self._read_s))
+                since_last_s = None if is_first else now_s - self._read_s
+                self._scheduler.observe(plan, now_s - max(began_s, self._read_s), since_last_s)
             self._read_s = now_s
             self._deliver(self._scheduler.commit(plan, token_ids, step.read_logprobs()))
 
@@ -176,7 +195,13 @@ class Measurements:
     def __init__(self, scheduler: Scheduler, metrics: ModelMetrics, load: ModelLoad) -> None:
         """Set the gauges that never change."""
         self._scheduler, self._metrics, self._load = scheduler, metrics, load
-        self._counted = (0, 0, 0)  # of the scheduler's counts, what the counters have
+        self._counters = (metrics.num_preemptions, metrics.mm_cache_queries, metrics.mm_cache_hits)
+        if (speculation := scheduler.speculation) is not None:
+            places = range(len(speculation.num_accepted_at))
+            per_position = (metrics.spec_decode_num_accepted_tokens_per_pos.labels(str(place)) for place in places)
+            drafts = (metrics.spec_decode_num_drafts, metrics.spec_decode_num_draft_tokens)
+            self._counters += (*drafts, metrics.spec_decode_num_accepted_tokens, *per_position)
+        self._counted: tuple[int, ...] = (0,) * len(self._counters)  # of the scheduler's counts, what they have
         load.page_size, load.num_pages = scheduler.page_size, scheduler.pages.num_pages
         metrics.cache_config_info.labels(str(scheduler.page_size), str(scheduler.pages.num_pages)).set(1)
 
@@ -193,9 +218,12 @@ class Measurements:
         load.updated_at = time.time()
         load.lacks_slots = not scheduler.has_free_slot
         counts = (scheduler.num_preemptions, scheduler.memories.num_asked, scheduler.memories.num_found)
-        counters = (metrics.num_preemptions, metrics.mm_cache_queries, metrics.mm_cache_hits)
-        for counter, count, counted in zip(counters, counts, self._counted, strict=True):
-            counter.inc(count - counted)
+        if (speculation := scheduler.speculation) is not None:
+            drafted = (speculation.num_drafts, speculation.num_draft_tokens, speculation.num_accepted_tokens)
+            counts += (*drafted, *speculation.num_accepted_at)
+        for counter, count, counted in zip(self._counters, counts, self._counted, strict=True):
+            if count != counted:
+                counter.inc(count - counted)
         self._counted = counts
 
     def plan(self, plan: Plan) -> None:
@@ -203,9 +231,8 @@ class Measurements:
         if plan.part is not None:
             self._metrics.engine_steps.labels(plan.kind).inc()
             return
-        num_prefilled = sum(len(planned.token_ids) for planned in plan.seqs)
         self._metrics.engine_steps.labels(plan.kind).inc()
-        self._metrics.prompt_tokens.inc(num_prefilled)
+        self._metrics.prompt_tokens.inc(plan.num_prompt_tokens)
         self._metrics.iteration_tokens_total.observe(sum(planned.num_tokens for planned in plan.seqs))
 
     def scheduled(self, sequence: Sequence, clock: Clock, now_s: float) -> None:

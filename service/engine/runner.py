@@ -20,6 +20,7 @@ from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, RowShape
 from service.engine.steps.encode import AttendInputs, KeepInputs, RememberInputs
 from service.engine.steps.inputs import (
     AdapterInputs,
+    Drafted,
     EmbedInputs,
     HostOrDevice,
     PromptInputs,
@@ -28,6 +29,7 @@ from service.engine.steps.inputs import (
     empty_count,
     empty_options,
     empty_step,
+    no_drafts,
     scalar,
     unrestricted_mask,
     with_media,
@@ -44,10 +46,12 @@ from service.engine.steps.keys import (
     Sample,
     Sampler,
     SingleProgram,
+    Verify,
     Whole,
     WriteAdapter,
     sample_keys,
     usual_sampler,
+    verify_keys,
     whole_keys,
 )
 from service.engine.steps.logprobs import FIRST_TOP
@@ -141,11 +145,11 @@ class StepResult(NamedTuple):
     memory_len: int = 0
 
     def read(self) -> Int[np.ndarray, " seq"]:
-        """Wait for the step and return one token per sequence; -1 for one whose logits are NaN or infinite."""
+        """Wait for the step and return its tokens; see `DispatchedStep`."""
         if self.sampled is None:
             jax.block_until_ready(self.hidden)
-            return np.zeros(len(self.step.slots), np.int32)  # never read: no sequence of the plan is sampled
-        return np.asarray(self.sampled.token_ids)[[*self.step.slots]]
+            return np.zeros(len(self.step.samples), np.int32)  # never read: no sequence of the plan is sampled
+        return np.asarray(self.sampled.token_ids)[self.step.samples]
 
     def read_logprobs(self) -> StepLogprobs | None:
         """Return the requested log-probabilities; if there are none, nothing is copied from the device."""
@@ -156,18 +160,21 @@ class StepResult(NamedTuple):
             for layers, scores in self.scores
             for layer, of_layer in zip(layers, np.asarray(scores), strict=True)
         }
-        requests = [planned.sequence.request for planned in self.step.plan.seqs]
-        num_tops = [request.sampling.num_logprobs for request in requests]
+        num_tops = [
+            planned.sequence.request.sampling.num_logprobs
+            for planned in self.step.plan.seqs
+            for _ in range(planned.num_samples)
+        ]
         return StepLogprobs(
-            tokens=tuple(map(self._of_token, self.step.slots, num_tops)),
+            tokens=tuple(map(self._of_token, self.step.samples, num_tops)),
             prompts=tuple(self._of_prompts()),
             attention=tuple(attention_of(self.step, by_layer, self.memory_len)) if by_layer else (),
         )
 
-    def _of_token(self, slot: int, num_top: int | None) -> TokenLogprobs | None:
+    def _of_token(self, sample: int, num_top: int | None) -> TokenLogprobs | None:
         if num_top is None or self.sampled is None or self.sampled.logprobs is None:
             return None
-        return unpack_logprobs(np.asarray(self.sampled.logprobs)[slot], num_top)
+        return unpack_logprobs(np.asarray(self.sampled.logprobs)[sample], num_top)
 
     def _of_prompts(self) -> Iterator[tuple[TokenLogprobs, ...]]:
         rows = itertools.chain.from_iterable(map(np.asarray, self.prompt_logprobs))
@@ -228,7 +235,7 @@ class Runner:
         # On every device already, so that a step without a restriction sends no masks.
         self._unrestricted = {
             count: jax.device_put(unrestricted_mask(count, self._state.vocab_size), self._state.replicated)
-            for count in shapes.slot_counts
+            for count in shapes.sample_counts
         }
 
     def dispatch(self, plan: Plan, read_previous: Callable[[], None] = lambda: None) -> "StepResult | EncodedPart":
@@ -264,7 +271,7 @@ class Runner:
             if step.is_constrained:
                 read_previous()
             token_mask = pack_token_masks(step, self._unrestricted[step.bucket.num_seqs])
-            sampled = self.sample(outputs, step.sampler, token_mask)
+            sampled = self.sample(outputs, step.sampler, token_mask, step.drafted)
             _begin_copy(step, sampled)
         memory_len = 0 if self.shapes.memory is None else self.shapes.memory.length
         prompt_logprobs = self._prompt_logprobs(step, outputs.hidden)
@@ -356,15 +363,24 @@ class Runner:
         [rows] = self._state.rows
         return self._run(Embed(bucket, has_media=True), inputs.to_embed(rows))
 
-    def sample(self, outputs: ModelOutputs, sampler: Sampler, token_mask: HostOrDevice | None = None) -> Sampled:
+    def sample(
+        self,
+        outputs: ModelOutputs,
+        sampler: Sampler,
+        token_mask: HostOrDevice | None = None,
+        drafted: Drafted | None = None,
+    ) -> Sampled:
         """Start the sampling of the tokens that follow a step.
 
         Args:
             outputs: the outputs of the step.
             sampler: the one that suffices; one that does more is used until that is compiled.
-            token_mask: one row per slot; None for no restriction.
+            token_mask: one row per slot, or per token of a step that verifies drafts; None for no restriction.
+            drafted: of such a step.
         """
         count = len(outputs.last)
+        if drafted is not None:
+            return self._verify(outputs, sampler, token_mask, drafted)
         if Sample(sampler, count) not in sample_keys(self.shapes, count):
             sampler = Sampler.GENERAL
         elif not self._executables.is_usable(Sample(sampler, count)) and sampler is not Sampler.GENERAL:
@@ -374,6 +390,16 @@ class Runner:
         elif token_mask is None:
             token_mask = self._unrestricted[count]
         return self._run(Sample(sampler, count), SampleInputs(outputs.last, outputs.sampled, token_mask))
+
+    def _verify(
+        self, outputs: ModelOutputs, sampler: Sampler, token_mask: HostOrDevice | None, drafted: Drafted
+    ) -> Sampled:
+        key = Verify(Sampler.GENERAL if sampler is Sampler.GENERAL else usual_sampler(self.shapes))
+        if key.sampler is not Sampler.GENERAL:
+            token_mask = None
+        elif token_mask is None:
+            token_mask = self._unrestricted[len(outputs.last)]
+        return self._run(key, SampleInputs(outputs.last, outputs.sampled, token_mask, drafted))
 
     def decode(self, bucket: Bucket, inputs: StepInputs, sampler: Sampler) -> Sampled:
         """Start a decode step and its sampling without masks: as one program, where there is one."""
@@ -447,6 +473,10 @@ class Runner:
         outputs = self.run_model(bucket, empty_step(bucket, self.shapes))
         for key in sample_keys(self.shapes, bucket.num_seqs):
             jax.block_until_ready(self.sample(outputs, key.sampler))
+        if bucket == min(self.shapes.prompt_buckets):
+            for verify in verify_keys(self.shapes):
+                of_none = no_drafts(bucket.num_seqs)
+                jax.block_until_ready(self.sample(outputs, verify.sampler, drafted=of_none))
 
     def _run_padded_whole(self, key: Whole | Hidden) -> None:
         sampler = key.sampler if isinstance(key, Whole) else Sampler.GENERAL

@@ -21,6 +21,7 @@ class StepKind(StrEnum):
 
     PREFILL = "prefill"  # chunks of prompts
     DECODE = "decode"  # one token of each running sequence
+    VERIFY = "verify"  # the same, and the tokens that were drafted for some of them
     MIXED = "mixed"  # both
     ENCODE = "encode"  # a part of the encoder, of one memory
 
@@ -131,6 +132,7 @@ class EngineShapes:
     adapters: AdapterShapes | None = None  # the slots of adapters; None without any
     windows: tuple[WindowShapes, ...] = ()  # of layers whose pages are apart
     states: StateShapes | None = None  # of a model whose layers keep states
+    num_drafts: int = 0  # the most tokens that are drafted for a sequence in a step; 0 if none ever are
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -200,6 +202,16 @@ class EngineShapes:
             return tuple(sorted({1, self.num_slots}))
         return (1, *geometric_sizes(4, self.num_slots, factor=2))
 
+    @property
+    def num_samples(self) -> int:
+        """The most tokens that a step with rows samples: one of each slot, or those that verify drafts."""
+        return max(self.num_slots, 1 + self.num_drafts) if self.num_drafts else self.num_slots
+
+    @cached_property
+    def sample_counts(self) -> tuple[int, ...]:
+        """How many tokens a step may sample."""
+        return tuple(sorted({*self.slot_counts, self.num_samples}))
+
     @cached_property
     def decode_buckets(self) -> tuple[Bucket, ...]:
         """Steps without prompts."""
@@ -208,7 +220,7 @@ class EngineShapes:
     @cached_property
     def prompt_buckets(self) -> tuple[Bucket, ...]:
         """Steps with rows of prompts, beside which any slot may decode."""
-        return tuple(Bucket(self.num_slots, count) for count in self.row_counts)
+        return tuple(Bucket(self.num_samples, count) for count in self.row_counts)
 
     @property
     def smallest_prompt_bucket(self) -> Bucket:

@@ -67,6 +67,7 @@ def fit_engine(
     page_size: int | None,
     max_prefill_tokens: int,
     max_model_len: int | None,
+    num_drafts: int = 0,
 ) -> EngineShapes:
     """Choose the engine's sizes.
 
@@ -77,6 +78,7 @@ def fit_engine(
         page_size: token positions of a page; None for the smallest with which the kernel takes the page tables.
         max_prefill_tokens: of prompts, in one step.
         max_model_len: the context that the operator requests; None for the model's own, or as much as fits.
+        num_drafts: the most tokens that are drafted for a sequence; 0 for a model whose layers keep states.
 
     Raises:
         SettingsError: the operator requests more context than the model has, more page tables or another size of
@@ -101,6 +103,7 @@ def fit_engine(
             page_size=size,
             max_prefill_tokens=max_prefill_tokens,
             max_model_len=max_model_len,
+            num_drafts=num_drafts,
         )
         if shapes.row_counts[-1] < shapes.fewest_rows:
             raise SettingsError(
@@ -130,7 +133,7 @@ def engine_bytes(model: ModelSize, shapes: EngineShapes) -> int:
         shapes.num_pages * model.kv_bytes_per_token
         + sum(apart.get(window, shapes.num_pages) * size for window, size in model.window_bytes_per_token)
     )
-    work_bytes = _work_bytes(model.vocab_size, shapes.num_slots, shapes.max_prefill_tokens)
+    work_bytes = _work_bytes(model.vocab_size, shapes.num_samples, shapes.max_prefill_tokens)
     states_bytes = 0 if shapes.states is None else shapes.states.num_states * model.state_bytes
     return model.weights_bytes + model.media_bytes + pages_bytes + states_bytes + work_bytes
 
@@ -143,6 +146,7 @@ def _fit_pages(
     page_size: int,
     max_prefill_tokens: int,
     max_model_len: int | None,
+    num_drafts: int,
 ) -> EngineShapes:
     context = max_model_len or model.context_len
     row_tokens = _row_tokens(page_size, max_prefill_tokens)
@@ -152,7 +156,8 @@ def _fit_pages(
     page_bytes = page_size * (
         model.kv_bytes_per_token + sum(b for w, b in model.window_bytes_per_token if (w, b) not in apart)
     )
-    work_bytes = _work_bytes(model.vocab_size, max_num_seqs, max_prefill_tokens)
+    num_samples = max(max_num_seqs, 1 + num_drafts) if num_drafts else max_num_seqs
+    work_bytes = _work_bytes(model.vocab_size, num_samples, max_prefill_tokens)
     free_bytes = memory_bytes - model.weights_bytes - model.media_bytes - work_bytes
     usual_bytes = page_bytes * math.ceil(min(context, USUAL_CONTEXT) / page_size)  # of a sequence
     # As many as there are sequences in the most pages of the others that are ever used.
@@ -202,6 +207,7 @@ def _fit_pages(
             for (w, _), n in zip(apart, pages_apart, strict=True)
         ),
         states=StateShapes(states + num_pages * page_size // interval, interval) if states else None,
+        num_drafts=num_drafts,
         **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )
 

@@ -25,6 +25,12 @@ def bits_by_word(token_ids: Iterable[int]) -> dict[int, int]:
     return words
 
 
+def is_allowed(words: UInt[np.ndarray, " word"], token_id: int) -> bool:
+    """Return whether a mask of all tokens allows one."""
+    word, bit = divmod(token_id, WORD_BITS)
+    return bool(int(words[word]) >> bit & 1)
+
+
 def allow(words: UInt[np.ndarray, " word"], token_ids: Iterable[int]) -> None:
     """Allow a few tokens, in place."""
     for word, bits in bits_by_word(token_ids).items():

@@ -40,6 +40,10 @@ VLLM_NAMES = frozenset(
         "request_queue_time_seconds",
         "request_success",
         "request_time_per_output_token_seconds",
+        "spec_decode_num_accepted_tokens",
+        "spec_decode_num_accepted_tokens_per_pos",
+        "spec_decode_num_draft_tokens",
+        "spec_decode_num_drafts",
         "time_to_first_token_seconds",
     }
 )

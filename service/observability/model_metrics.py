@@ -142,6 +142,14 @@ class ModelMetrics(SeriesSet):
             "prefix_cache_queries", "Prompt tokens looked up in the prefix cache."
         )
         self.prefix_cache_hits = self._counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
+        self.spec_decode_num_drafts = self._counter("spec_decode_num_drafts", "Drafts of one or more tokens.")
+        self.spec_decode_num_draft_tokens = self._counter("spec_decode_num_draft_tokens", "Tokens that were drafted.")
+        self.spec_decode_num_accepted_tokens = self._counter(
+            "spec_decode_num_accepted_tokens", "Drafted tokens that were accepted."
+        )
+        self.spec_decode_num_accepted_tokens_per_pos = self._counter(
+            "spec_decode_num_accepted_tokens_per_pos", "The same, by their position in a draft.", "position"
+        )
         self.embedding_cache_hits = self._counter("embedding_cache_hits", "Texts whose vectors were cached.")
         self.embedding_cache_misses = self._counter("embedding_cache_misses", "Texts whose vectors were not cached.")
 

@@ -47,6 +47,7 @@ type ReasoningParser = Literal[
     "mistral", "nemotron_v2", "nemotron_v3", "olmo3", "openai_gptoss", "qwen3", "seed_oss", "step3p5",
 ]  # fmt: skip
 type KvDtype = Literal["auto", "bfloat16", "int8", "fp8"]
+type SpeculationMode = Literal["auto", "off", "ngram"]
 
 
 class Settings(BaseModel):
@@ -297,6 +298,13 @@ class Settings(BaseModel):
         description="How long prompts may hold up each token of running sequences, in milliseconds: a step computes as "
         "much of prompts as takes so long on this device, but at least 64 tokens, and an image of Gemma 3 or 4 whole. "
         "Unset: as long as two decode steps.",
+    )
+    speculation: SpeculationMode = Field(
+        default="off",
+        description="Several tokens a step: tokens that are foreseen are drafted, and verified all at once, with the "
+        "same answers. `auto`: where it is faster, by how often drafts of the text were right and by what steps take, "
+        "measured as they run. `ngram`: wherever the latest tokens occurred before. `off`: never. See "
+        "docs/guides/speculation.md.",
     )
     page_size: int | None = Field(
         default=None,

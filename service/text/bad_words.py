@@ -7,6 +7,7 @@ Source: https://github.com/vllm-project/vllm/blob/main/vllm/sampling_params.py (
 """
 
 from collections.abc import Collection, Sequence, Set
+from copy import copy
 from dataclasses import dataclass
 from typing import Self
 
@@ -56,6 +57,10 @@ class BadWordsMatcher:
     def is_free(self) -> bool:
         """Whether no sequence could be completed by the next token."""
         return not self._excluded()
+
+    def copy(self) -> Self:
+        """Return a matcher of the same text, which advances by itself."""
+        return copy(self)
 
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next: bit `t % 32` of word `t // 32` for token `t`."""

@@ -31,7 +31,7 @@ class HostDevice:
 
     def dispatch(self, plan, read_previous):
         self.num_steps += 1
-        return HostResult([self._run(row) for row in plan.seqs])
+        return HostResult([token_id for row in plan.seqs for token_id in self._run(row)])
 
     def _run(self, row):
         token_ids = row.token_ids or (self._last_token_ids[row.slot],)
@@ -39,8 +39,12 @@ class HostDevice:
         page_size = cache.shape[1]
         for position, token_id in enumerate(token_ids, row.start):
             cache[pages[position // page_size], position % page_size] = token_id
-        end = row.start + len(token_ids)
-        total = int(cache[list(pages)].ravel()[:end].sum())
-        token_id = total % self._vocab_size
-        self._last_token_ids[row.slot] = token_id
-        return -1 if total == self._breaking_sum else token_id
+        sampled, is_right = [], True
+        for place in range(row.num_samples):
+            total = int(cache[list(pages)].ravel()[: row.first_sampled + place].sum())
+            token_id = total % self._vocab_size
+            sampled.append(-1 if total == self._breaking_sum else token_id)
+            if is_right:
+                self._last_token_ids[row.slot] = token_id
+            is_right = is_right and sampled[-1] in row.drafts[place : place + 1]
+        return sampled

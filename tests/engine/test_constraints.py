@@ -1,5 +1,7 @@
 """Constrained sequences in a real engine: each token follows a rule that depends on the tokens before it."""
 
+from copy import copy
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,11 @@ class Remainders:
         if self._free_every and len(output) % self._free_every == 0:
             return set(range(VOCAB))
         return {t for t in range(VOCAB) if t % 5 == (sum(output) + len(output)) % 5}
+
+    def copy(self):
+        copied = copy(self)
+        copied.accepted = list(self.accepted)
+        return copied
 
     @property
     def is_free(self):

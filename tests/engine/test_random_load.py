@@ -4,6 +4,7 @@ import asyncio
 import queue
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -14,9 +15,11 @@ from service.engine.request import FinishReason, Request, Sampling, TokenEvent, 
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.device_turns import DeviceTurns
 from service.engine.schedule.scheduler import Scheduler
+from service.engine.schedule.speculation import Speculation
 from service.engine.shapes import EngineShapes, available_steps, sufficient_buckets
 from service.errors import NonFiniteLogits
 from service.observability.model_metrics import ModelMetrics
+from tests.engine.drafting import Oracle
 from tests.engine.host_device import HostDevice
 from tests.engine.test_engine import read, until_all_pages_are_free
 
@@ -33,6 +36,7 @@ SHAPES = EngineShapes(
     prefill_step_cost_tokens=8,
 )
 MAX_OPEN = 24
+MAX_DRAFTS = 3
 CUT_OFF = object()  # in place of a reason: the client had gone
 
 
@@ -157,14 +161,26 @@ def expected(model, request):
     return token_ids, FinishReason.LENGTH
 
 
+def speculating(wrong):
+    """Return a policy that drafts what is right, but for a share of tokens."""
+    model = HandCountedModel(VOCAB)
+    oracle = Oracle(lambda sequence: model.expected(sequence.known_ids, MAX_DRAFTS), wrong)
+    return Speculation(replace(SHAPES, num_drafts=MAX_DRAFTS), [oracle], is_adaptive=False)
+
+
 @pytest.mark.usefixtures("unchecked_types")
-@pytest.mark.parametrize("num_requests", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_page_free(num_requests):
+@pytest.mark.parametrize(
+    ("num_requests", "wrong"),
+    [(1_000, None), (1_000, 0.2), *(pytest.param(10_000, wrong, marks=pytest.mark.slow) for wrong in (None, 0.2, 1.0))],
+)
+def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_page_free(num_requests, wrong):
+    speculation = None if wrong is None else speculating(wrong)
     scheduler = CountingScheduler(
         num_slots=NUM_SLOTS,
         num_pages=NUM_PAGES,
         page_size=PAGE_SIZE,
         chunking=Chunking.of(SHAPES),
+        speculation=speculation,
     )
     sizes = {"num_slots": NUM_SLOTS, "num_pages": NUM_PAGES, "page_size": PAGE_SIZE, "vocab_size": VOCAB}
     device = HostDevice(**sizes, breaking_sum=BREAKING_SUM)
@@ -188,6 +204,8 @@ def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_p
     assert sum(reader.num_cached_tokens for reader in clients.readers) > num_requests
     reasons = Counter(reader.reason for reader in clients.readers)
     assert reasons[CUT_OFF] > num_requests // 10
+    if speculation is not None:
+        assert (speculation.num_accepted_tokens > num_requests) == (wrong < 1)
     assert reasons.keys() == {CUT_OFF, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
 
 

@@ -185,6 +185,16 @@ class SequencePages:
             self.extend_keys(sequence)
             self.states.grow(sequence)
 
+    def give_back(self, sequence: Sequence, num_positions: int) -> None:
+        """Release the pages behind those of `num_positions`, which held tokens that were drafted and rejected."""
+        needed = self.pages_for(num_positions)
+        self.pool.release(sequence.pages[needed:])
+        del sequence.pages[needed:]
+        for (_, pool), held in zip(self.windows, sequence.windows, strict=True):
+            kept = max(needed - held.first, 0)
+            pool.release(held.pages[kept:])
+            del held.pages[kept:]
+
     def fit_windows(self, sequence: Sequence, prefilling: abc.Sequence[Sequence]) -> bool:
         """Return whether the windows of a sequence's prefill fit in addition to those in progress."""
         lengths = [self.pages_for(len(sequence.known_ids)), *(self.pages_for(s.prefill_len) for s in prefilling)]

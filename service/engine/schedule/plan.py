@@ -32,10 +32,27 @@ class PlannedSequence:
     sequence: Sequence
     slot: int  # a copy, because the sequence may have lost its slot when the step is read
     start: int  # position of its first token
-    token_ids: tuple[int, ...]  # of a prompt; empty for a sequence that decodes, whose token is still on the device
+    # Of a prompt, or the last token and its drafts; empty for a sequence that decodes, whose token is on the device.
+    token_ids: tuple[int, ...]
     is_sampled: bool  # whether the sampled token counts: not after a prompt's earlier chunks
     rows: tuple[PlannedRows, ...] = ()  # of the media that its tokens touch
     state: PlannedState | None = None  # of a model whose layers keep states
+    drafts: tuple[int, ...] = ()  # the last of its tokens, of a sequence that decodes
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether it computes a part of a prompt."""
+        return bool(self.token_ids) and not self.drafts
+
+    @property
+    def num_samples(self) -> int:
+        """Tokens that the step samples for the sequence, including one that does not count."""
+        return 1 + len(self.drafts)
+
+    @property
+    def first_sampled(self) -> int:
+        """The position of the first token that the step samples for it."""
+        return self.start + self.num_tokens - len(self.drafts)
 
     @property
     def num_tokens(self) -> int:
@@ -54,12 +71,17 @@ class Plan:
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens of prompts."""
-        return sum(len(planned.token_ids) for planned in self.seqs)
+        return sum(len(planned.token_ids) for planned in self.seqs if planned.is_prompt)
+
+    @property
+    def num_drafts(self) -> int:
+        """Tokens that were drafted."""
+        return sum(len(planned.drafts) for planned in self.seqs)
 
     @property
     def num_decodes(self) -> int:
         """Sequences that decode."""
-        return sum(not planned.token_ids for planned in self.seqs)
+        return sum(not planned.is_prompt for planned in self.seqs)
 
     @property
     def kind(self) -> StepKind:
@@ -68,4 +90,6 @@ class Plan:
             return StepKind.ENCODE
         if self.num_decodes == 0:
             return StepKind.PREFILL
+        if self.num_drafts:
+            return StepKind.VERIFY
         return StepKind.MIXED if self.num_prompt_tokens else StepKind.DECODE

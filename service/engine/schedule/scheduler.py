@@ -13,6 +13,7 @@ A sequence whose adapter finds no slot lets later ones pass, `MAX_PASSED` times 
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Items
 from heapq import heappop, heappush
 
 import numpy as np
@@ -26,6 +27,7 @@ from service.engine.schedule.page_pool import PagePool
 from service.engine.schedule.pages import SequencePages, page_key, root_key_of
 from service.engine.schedule.plan import Plan, PlannedRows, PlannedSequence
 from service.engine.schedule.sequence import NO_STATE, Sequence, WindowPages
+from service.engine.schedule.speculation import Speculation
 from service.engine.schedule.states import SequenceStates
 from service.engine.schedule.waiting import Waiting
 from service.engine.shapes import AvailableSteps, EngineShapes, RowShapes, StateShapes, StepKind, WindowShapes
@@ -49,8 +51,11 @@ class Scheduler:
         adapter_slots: int = 0,
         windows: tuple[WindowShapes, ...] = (),
         states: StateShapes | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.num_preemptions = 0
+        self.speculation = speculation
+        self.is_loading = False  # whether executables are missing, without which nothing is drafted
         self.page_size = page_size
         step_tokens = chunking.num_rows * chunking.row_tokens
         self._pages = SequencePages(
@@ -84,12 +89,15 @@ class Scheduler:
         self._num_arrived = self._num_chunks = 0
 
     @classmethod
-    def of(cls, shapes: EngineShapes, max_stall_s: float | None = None) -> "Scheduler":
+    def of(
+        cls, shapes: EngineShapes, max_stall_s: float | None = None, speculation: Speculation | None = None
+    ) -> "Scheduler":
         """Return the scheduler of an engine of these shapes.
 
         Args:
             shapes: the sizes of the engine.
             max_stall_s: how long prompts may hold up the sequences that decode; None for two decode steps.
+            speculation: drafts tokens; None if nothing is drafted.
         """
         return cls(
             num_slots=shapes.num_slots,
@@ -102,6 +110,7 @@ class Scheduler:
             adapter_slots=0 if shapes.adapters is None else shapes.adapters.num_slots,
             windows=shapes.windows,
             states=shapes.states,
+            speculation=speculation,
         )
 
     @property
@@ -174,17 +183,36 @@ class Scheduler:
         """How long a decode step takes, on average over the latest; None before there was one."""
         return self._chunking.decode_s
 
-    def observe(self, plan: Plan, elapsed_s: float) -> None:
-        """Take the time that a step took, from which follows how much of prompts a later one computes."""
+    def observe(self, plan: Plan, elapsed_s: float, since_last_s: float | None = None) -> None:
+        """Take the time that a step took, from which follows how much of prompts a later one computes, and of drafts.
+
+        Args:
+            plan: the step.
+            elapsed_s: since it was dispatched, or since the step before it was read if that was later.
+            since_last_s: since the step before it was read; None if there was none, or a pause between.
+        """
         if plan.part is not None:
             return
         num_prompt_tokens = plan.num_prompt_tokens
+        if num_prompt_tokens == 0 and self.speculation is not None:
+            drafted = [planned.num_tokens for planned in plan.seqs if planned.drafts]
+            since_s = elapsed_s if since_last_s is None else since_last_s
+            self.speculation.observe(plan.num_decodes, len(drafted), sum(drafted), since_s)
+            if drafted:
+                return
         self._chunking.observe(num_decodes=plan.num_decodes, num_prompt_tokens=num_prompt_tokens, elapsed_s=elapsed_s)
 
     def abort(self, sequence: Sequence) -> None:
         """End a sequence now, in any state; no event of it follows."""
         if not sequence.is_finished:
             self._finish(sequence, FinishReason.ABORT)
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether drafts would be planned if the step in flight were read before."""
+        if self.speculation is None or self.is_loading or any(s.is_prefilling for s in self._running):
+            return False
+        return self.speculation.may_draft([s for s in self._running if s.can_decode])
 
     def plan(self, only: StepKind | None = None) -> Plan | None:
         """Choose the next step: all sequences that decode, and as much of prompts as they can wait for.
@@ -210,7 +238,12 @@ class Scheduler:
         ends = {} if only is StepKind.DECODE else self._cut_prompts(self._chunking.budget(len(decoding)))
         self._grow_all({s: s.num_computed + 1 for s in decoding})
         self._grow_all(ends)
-        decodes = [self._plan_token(s) for s in decoding if s.is_running]
+        drafts: Mapping[Sequence, tuple[int, ...]] = {}
+        if self.speculation is not None and not self.is_loading and not ends and only is None:
+            drafts = self.speculation.choose([s for s in decoding if s.is_running])
+        decodes = [
+            self._plan_drafts(s, drafts[s]) if s in drafts else self._plan_token(s) for s in decoding if s.is_running
+        ]
         chunks = [self._plan_chunk(s, end) for s, end in ends.items() if s.is_running]
         if decodes or chunks:
             return Plan((*decodes, *chunks), writes=self._adapters.take_writes())
@@ -219,21 +252,52 @@ class Scheduler:
     def commit(
         self, plan: Plan, token_ids: Iterable[int], logprobs: StepLogprobs | None = None
     ) -> list[tuple[Sequence, TokenEvent]]:
-        """Take the tokens that a step sampled, one per planned sequence, and return the events of its sequences.
+        """Take the tokens that a step sampled, and return the events of its sequences.
 
-        A negative token id means that the sequence's logits are NaN or infinite: it ends only that sequence, and so
-        does a constraint that failed.
+        They are one per planned sequence, and one more for each of its drafts. A negative token id means that the
+        sequence's logits are NaN or infinite: it ends only that sequence, and so does a constraint that failed.
         """
-        events = []
-        for index, (planned, token_id) in enumerate(zip(plan.seqs, token_ids, strict=True)):
+        events: list[tuple[Sequence, TokenEvent]] = []
+        sampled, first = list(token_ids), 0
+        if len(sampled) != (needed := sum(planned.num_samples for planned in plan.seqs)):
+            raise ValueError(f"a plan of {needed} sampled tokens was given {len(sampled)}")
+        for index, planned in enumerate(plan.seqs):
             sequence = planned.sequence
             if logprobs is not None and logprobs.prompts[index]:
                 sequence.keep_prompt_logprobs(planned.start, logprobs.prompts[index])
             if logprobs is not None and logprobs.attention and (scores := logprobs.attention[index]) is not None:
                 sequence.attention = [*(sequence.attention if planned.start else ()), scores]
+            after = first + planned.num_samples
             if planned.is_sampled and not sequence.is_finished:
-                token_logprobs = None if logprobs is None else logprobs.tokens[index]
-                events.append((sequence, self._commit_token(sequence, token_id, token_logprobs)))
+                of_tokens = (None,) * planned.num_samples if logprobs is None else logprobs.tokens[first:after]
+                if planned.drafts:
+                    taken = self._commit_drafts(planned, sampled[first:after], of_tokens)
+                    events += ((sequence, event) for event in taken)
+                else:
+                    events.append((sequence, self._commit_token(sequence, sampled[first], of_tokens[0])))
+            first = after
+        return events
+
+    def _commit_drafts(
+        self, planned: PlannedSequence, token_ids: Items[int], logprobs: Items[TokenLogprobs | None]
+    ) -> list[TokenEvent]:
+        """Take the tokens that a step sampled for a sequence with drafts, up to the first that is not as drafted."""
+        sequence, drafts, events = planned.sequence, planned.drafts, []
+        failure, sequence.draft_failure = sequence.draft_failure, None
+        sequence.num_drafted = 0
+        for place, (token_id, of_token) in enumerate(zip(token_ids, logprobs, strict=True)):
+            if sequence.is_running:
+                sequence.num_computed = planned.start + 1 + place
+            if failure is not None and failure[0] == place and token_id < 0:
+                sequence.failure = failure[1]
+            events.append(self._commit_token(sequence, token_id, of_token))
+            if sequence.is_finished or place == len(drafts) or token_id != drafts[place]:
+                break
+        if self.speculation is not None:
+            self.speculation.count(len(drafts), len(events) - 1)
+        if sequence.is_running:
+            sequence.num_planned = len(sequence.output_ids)
+            self._pages.give_back(sequence, sequence.num_computed)
         return events
 
     def check_integrity(self) -> None:
@@ -423,6 +487,20 @@ class Scheduler:
         sequence.num_planned += 1
         return planned
 
+    def _plan_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> PlannedSequence:
+        """Plan the last token of a sequence and those of its drafts for which there are pages."""
+        start = sequence.num_computed
+        while drafts and not self._pages.can_grow(sequence, start + 1 + len(drafts)):
+            drafts = drafts[:-1]
+        if not drafts:
+            return self._plan_token(sequence)
+        self._pages.grow(sequence, start + 1 + len(drafts))
+        sequence.num_drafted = len(drafts)
+        sequence.num_computed += 1 + len(drafts)
+        sequence.num_planned += 1 + len(drafts)
+        token_ids = (sequence.known_ids[-1], *drafts)
+        return PlannedSequence(sequence, sequence.slot, start, token_ids, is_sampled=True, drafts=drafts)
+
     def _plan_chunk(self, sequence: Sequence, end: int) -> PlannedSequence:
         start = sequence.num_computed
         state = None if self._states is None else self._states.plan(sequence, end)
@@ -466,7 +544,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.num_preemptions += 1
         self._release(sequence)
-        sequence.num_computed = sequence.prefill_len = sequence.num_registered = 0
+        sequence.num_computed = sequence.prefill_len = sequence.num_registered = sequence.num_drafted = 0
         self._waiting.add(sequence)
 
     def _release(self, sequence: Sequence) -> None:
@@ -518,6 +596,8 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason
+        if self.speculation is not None:
+            self.speculation.forget(sequence)
         if sequence.is_running:
             self._release(sequence)
         else:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, UInt
 
+from service.engine.constraint import Constraint
 from service.engine.request import FinishReason, Request, TokenLogprobs
 from service.engine.schedule.memory import Memory
-from service.engine.token_mask import ALL_ALLOWED
+from service.engine.token_mask import ALL_ALLOWED, is_allowed
 from service.errors import ConstraintError
 
 NO_STATE = -1  # in place of a slot: the sequence begins with zeros
@@ -57,11 +58,13 @@ class Sequence:
     num_cached_tokens: int = 0  # prompt tokens whose pages were found at the first admission
     num_computed: int = 0  # positions with keys and values, or that a step in flight gives them
     num_planned: int = 0  # output tokens that were sampled, or that a step in flight samples
+    num_drafted: int = 0  # tokens that a step in flight verifies, which `num_computed` and `num_planned` include
     last_chunk: int = -1  # running number of its last prefill chunk among all sequences' chunks
     output_ids: list[int] = field(default_factory=list)
     known_ids: list[int] = field(init=False)  # every token that the host knows, from position 0 on
     finish_reason: FinishReason | None = None
     failure: ConstraintError | None = None  # of its constraint; the sequence ends with its next token
+    draft_failure: tuple[int, ConstraintError] | None = None  # the same, after so many drafts of the step in flight
     token_mask: UInt[np.ndarray, " word"] | None = field(init=False)  # as `pack_token_mask` returns it; None allows all
     probe: TokenLogprobs | None = None  # of the request's probe, once it was read
     attention: list[Float[np.ndarray, "head prompt_token position"]] = field(
@@ -102,7 +105,13 @@ class Sequence:
     @property
     def can_decode(self) -> bool:
         """Whether one more token may be planned: the first one is sampled by the prefill."""
-        return self.is_running and not self.is_prefilling and self.num_planned < self.request.max_tokens
+        may_go_on = self.is_running and not self.is_prefilling and self.num_planned < self.request.max_tokens
+        return may_go_on and not self.num_drafted
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the host knows every token that was planned, so that drafts may follow."""
+        return self.num_planned == len(self.output_ids)
 
     @property
     def is_finished(self) -> bool:
@@ -118,18 +127,45 @@ class Sequence:
 
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next; a constraint that fails leaves a neutral mask."""
-        words[:] = ALL_ALLOWED
         try:
-            if self.request.constraint is not None:
-                self.request.constraint.fill_mask(words)
-            if self.token_mask is not None:
-                words[: len(self.token_mask)] &= self.token_mask
-                words[len(self.token_mask) :] = 0
-            if not words.any():
-                raise ConstraintError("The constraints of the request leave no token to sample.")
+            self._fill(words, self.request.constraint)
         except ConstraintError as error:
             self.failure = error
             words[:] = ALL_ALLOWED
+
+    def fill_masks(self, masks: UInt[np.ndarray, "sample word"], drafts: tuple[int, ...]) -> None:
+        """Write the mask of the next token, and of those after each draft, as far as these may come at all.
+
+        Where a constraint fails after a draft, no token is allowed: the sequence fails if it gets there.
+        """
+        masks[:] = ALL_ALLOWED
+        self.draft_failure = None
+        self.fill_mask(masks[0])
+        if self.failure is not None:
+            return
+        constraint = self.request.constraint
+        ahead = None if constraint is None else constraint.copy()
+        for place, token_id in enumerate(drafts, 1):
+            if not is_allowed(masks[place - 1], token_id):
+                return
+            try:
+                if ahead is not None:
+                    ahead.accept(token_id)
+                self._fill(masks[place], ahead)
+            except ConstraintError as error:
+                self.draft_failure = (place, error)
+                masks[place] = 0
+                return
+
+    def _fill(self, words: UInt[np.ndarray, " word"], constraint: Constraint | None) -> None:
+        words[:] = ALL_ALLOWED
+        if constraint is not None:
+            constraint.fill_mask(words)
+        if self.token_mask is not None:
+            words[: len(self.token_mask)] &= self.token_mask
+            words[len(self.token_mask) :] = 0
+        if not words.any():
+            raise ConstraintError("The constraints of the request leave no token to sample.")
 
     def append(self, token_id: int) -> None:
         """Take a sampled token."""

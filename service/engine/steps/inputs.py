@@ -48,6 +48,7 @@ class StepInputs(NamedTuple):
     packed: Int[Any, " number"]
     starts: Int[Any, " slot"]  # position of the token of each slot that decodes
     num_tokens: Int[Any, " slot"]  # 1 for a slot that decodes
+    # Of each slot, or of each token that a step samples which verifies drafts; see `Drafted`.
     sampled: Int[Any, " slot"]  # position of the token to be sampled; NOT_SAMPLED for none
     places: Int[Any, " slot"]  # of the token before that one, among the tokens of the step
     row_starts: Int[Any, " row"]  # position of the first token of each row
@@ -150,17 +151,32 @@ class Options(NamedTuple):
 class OptionInputs(NamedTuple):
     """The host's part of a write of sampling options, which stay in the slots for the decode steps."""
 
-    slots: Int[np.ndarray, " seq"]  # `num_slots` for padding
+    slots: Int[np.ndarray, " seq"]  # `num_samples` for padding
     options: Options
 
 
+class Drafted(NamedTuple):
+    """What a step that verifies drafts samples: of each sequence one token after each of its tokens in the step.
+
+        tokens of a sequence    last token    draft 1     draft 2
+        sampled                 a             b           c
+        drafted                 draft 1       draft 2     NO_TOKEN
+
+    The sequence goes on with `a`; with `b` if `a` is draft 1; with `c` if `b` is draft 2, too.
+    """
+
+    slots: Int[HostOrDevice, " sample"]  # of each token's sequence; any for padding
+    token_ids: Int[HostOrDevice, " sample"]  # drafted in its place; NO_TOKEN after a last draft
+
+
 class SampleInputs(NamedTuple):
-    """Inputs of the sampling that follows a step."""
+    """Inputs of the sampling that follows a step: of each slot one token, unless the step verifies drafts."""
 
     hidden: Float[OnDevice, "slot hidden"]  # of the token before the one to be sampled
     positions: Int[OnDevice, " slot"]  # of the token to be sampled; NOT_SAMPLED for none
     # Of the general sampler: one bit per token, the lowest first. None for the others.
     token_mask: UInt[HostOrDevice, "slot word"] | None = None
+    drafted: Drafted | None = None  # of a step that verifies drafts
 
 
 class AdapterInputs(NamedTuple):
@@ -243,6 +259,11 @@ def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
     return inputs._replace(memory_table=np.zeros((num_slots + num_rows, shapes.memory_pages), np.int32))
 
 
+def no_drafts(count: int) -> Drafted:
+    """Return the drafts of no sequence."""
+    return Drafted(np.zeros(count, np.int32), np.full(count, NO_TOKEN, np.int32))
+
+
 def with_media(inputs: StepInputs, media: RowShapes) -> StepInputs:
     """Return a step in which rows of media may take the places of tokens, and take none yet."""
     numbers = np.full(inputs.token_ids.shape, NOT_MEDIA, np.int32)
@@ -272,9 +293,9 @@ def unrestricted_mask(num_seqs: int, vocab_size: int) -> UInt[np.ndarray, "seq w
 
 def empty_options(num_seqs: int, shapes: EngineShapes) -> OptionInputs:
     """Return options of no slot."""
-    return OptionInputs(np.full(num_seqs, shapes.num_slots, np.int32), neutral_options(num_seqs))
+    return OptionInputs(np.full(num_seqs, shapes.num_samples, np.int32), neutral_options(num_seqs))
 
 
 def empty_count(shapes: EngineShapes) -> CountInputs:
     """Return a count of no tokens, for no slot."""
-    return CountInputs(scalar(shapes.num_slots), np.zeros(shapes.max_model_len, np.int32), scalar(0), scalar(0))
+    return CountInputs(scalar(shapes.num_samples), np.zeros(shapes.max_model_len, np.int32), scalar(0), scalar(0))

@@ -7,6 +7,7 @@ embed-media-…                   the same with rows of media in place of some t
 layers…                         the layers of a group; one for each bucket and kind of layer group
 sample-…                        the sampling that follows a step; one for each number of slots
 sample-greedy-…, -random-…, …   parts of it that suffice for most steps, on an accelerator; see `Sampler`
+verify-…                        the sampling that follows a step with drafts
 whole-…                         a decode step as one program, where the device prefers that; one for each bucket and
                                 each sampler but the general one
 hidden-…                        the same without sampling, for the general sampler, whose masks the host makes
@@ -82,6 +83,16 @@ class Sample(NamedTuple):
         return f"sample-{self.sampler}-seqs{self.num_seqs}"
 
 
+class Verify(NamedTuple):
+    """The sampling that follows a step with drafts."""
+
+    sampler: Sampler
+
+    @override
+    def __str__(self) -> str:
+        return f"verify-{self.sampler}"
+
+
 class EncoderStage(StrEnum):
     """What a program of an encoder does."""
 
@@ -153,7 +164,9 @@ class Hidden(NamedTuple):
         return f"hidden-{self.bucket.name}"
 
 
-type ProgramKey = SingleProgram | Embed | Layers | Sample | Whole | Hidden | OfMemory | OfEncoder | WriteAdapter
+type ProgramKey = (
+    SingleProgram | Embed | Layers | Sample | Verify | Whole | Hidden | OfMemory | OfEncoder | WriteAdapter
+)
 
 
 def distinct(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
@@ -171,8 +184,15 @@ def sample_keys(shapes: EngineShapes, num_seqs: int) -> list[Sample]:
 
     Where decode steps are programs of their own, those sample by themselves, unless it takes the general sampler.
     """
-    are_decoding_alone = shapes.has_whole_steps and num_seqs < shapes.num_slots
+    are_decoding_alone = shapes.has_whole_steps and num_seqs < shapes.num_samples
     return [Sample(sampler, num_seqs) for sampler in ([Sampler.GENERAL] if are_decoding_alone else samplers(shapes))]
+
+
+def verify_keys(shapes: EngineShapes) -> list[Verify]:
+    """Return the programs that sample after a step with drafts; none if nothing is drafted."""
+    if not shapes.num_drafts:
+        return []
+    return [Verify(sampler) for sampler in dict.fromkeys((Sampler.GENERAL, usual_sampler(shapes)))]
 
 
 def usual_sampler(shapes: EngineShapes) -> Sampler:
@@ -244,8 +264,8 @@ def whole_keys(shapes: EngineShapes) -> list[Whole | Hidden]:
 
 def occasional_keys(shapes: EngineShapes) -> list[ProgramKey]:
     """Return the programs that only some requests need, and the samplers that only make steps faster."""
-    samples = [key for count in shapes.slot_counts for key in sample_keys(shapes, count)]
-    return [*samples, SingleProgram.COUNT_TOKENS, SingleProgram.PROMPT_LOGPROBS]
+    samples = [key for count in shapes.sample_counts for key in sample_keys(shapes, count)]
+    return [*samples, *verify_keys(shapes), SingleProgram.COUNT_TOKENS, SingleProgram.PROMPT_LOGPROBS]
 
 
 def sufficient_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[ProgramKey]:

@@ -33,6 +33,7 @@ from service.engine.steps.inputs import (
     empty_options,
     empty_step,
     in_windows,
+    no_drafts,
     scalar,
     unrestricted_mask,
     with_media,
@@ -49,10 +50,12 @@ from service.engine.steps.keys import (
     Sample,
     Sampler,
     SingleProgram,
+    Verify,
     WriteAdapter,
     distinct,
     sample_keys,
     samplers,
+    verify_keys,
     whole_keys,
 )
 from service.engine.steps.sampling import (
@@ -146,7 +149,8 @@ class _EnginePrograms:
         prompt = PromptInputs(self._hidden(shapes.num_slots), _int32(shapes.num_slots))
         prompt_logprobs = functools.partial(prompt_logprobs_step, self._model)
         return [
-            *(self._sample(key) for count in shapes.slot_counts for key in sample_keys(shapes, count)),
+            *(self._sample(key) for count in shapes.sample_counts for key in sample_keys(shapes, count)),
+            *map(self._verify, verify_keys(shapes)),
             self._of_slots(SingleProgram.PROMPT_LOGPROBS, prompt_logprobs, prompt),
             self._of_slots(SingleProgram.SET_OPTIONS, set_options, options),
             self._of_slots(SingleProgram.COUNT_TOKENS, count_step, empty_count(shapes)),
@@ -158,10 +162,19 @@ class _EnginePrograms:
         inputs = SampleInputs(self._hidden(key.num_seqs), _int32(key.num_seqs), masks)
         return self._of_slots(key, self._sample_with(key.sampler), inputs)
 
-    def _sample_with(self, sampler: Sampler) -> SampleStep:
+    def _verify(self, key: Verify) -> Program:
+        count = self._shapes.num_samples
+        masks = unrestricted_mask(count, self._model.vocab_size) if key.sampler is Sampler.GENERAL else None
+        inputs = SampleInputs(self._hidden(count), _int32(count), masks, no_drafts(count))
+        can_branch = not self._shapes.has_sampling_variants
+        return self._of_slots(key, self._sample_with(key.sampler, can_branch=can_branch), inputs)
+
+    def _sample_with(self, sampler: Sampler, *, can_branch: bool = False) -> SampleStep:
         """Return the function that samples from hidden states."""
         is_greedy = sampler is Sampler.GREEDY  # of its part of the logits a device needs the maximum and its index
-        return functools.partial(sample_step, self._model, self._samplers[sampler], stays_split=is_greedy)
+        return functools.partial(
+            sample_step, self._model, self._samplers[sampler], stays_split=is_greedy, can_branch=can_branch
+        )
 
     @property
     def _samplers(self) -> Mapping[Sampler, SampleFunction]:

@@ -26,12 +26,22 @@ IN_PROMPT = 1 << 30
 
 
 class SamplingState(NamedTuple):
-    """The inputs of sampling besides the logits and the token masks, by slot."""
+    """The inputs of sampling besides the logits and the token masks, by slot or by sampled token."""
 
     options: Options
     token_counts: Int[Array, "slot vocab"]  # occurrences of each token; see `count_tokens`
     positions: Int[Array, " slot"]  # of the token to be sampled; with the seed it fixes the random number
     is_sampled: Bool[Array, " slot"]  # False for padding, whose options belong to another sequence
+    slots: Int[Array, " slot"] | None = None  # of `token_counts`, if these are of all slots; None if they are in order
+
+    def first(self, num: int) -> "SamplingState":
+        """Return the inputs of the first of these."""
+        if num == len(self.positions):
+            return self
+        options = jax.tree.map(lambda leaf: leaf[:num], self.options)
+        token_counts = self.token_counts[:num] if self.slots is None else self.token_counts
+        slots = None if self.slots is None else self.slots[:num]
+        return SamplingState(options, token_counts, self.positions[:num], self.is_sampled[:num], slots)
 
 
 class Sampled(NamedTuple):
@@ -184,7 +194,8 @@ def _penalize(logits: Float[Array, "seq vocab"], state: SamplingState) -> Float[
     https://platform.openai.com/docs/advanced-usage#frequency-and-presence-penalties
     """
     options = state.options
-    counts = jnp.where(options.has_penalties[:, None], state.token_counts, 0)
+    token_counts = state.token_counts if state.slots is None else state.token_counts[state.slots]
+    counts = jnp.where(options.has_penalties[:, None], token_counts, 0)
     repetition = jnp.where(counts > 0, options.float_option(FloatOption.REPETITION)[:, None], 1)
     logits = jnp.where(logits > 0, logits / repetition, logits * repetition)
     in_output = (counts & (IN_PROMPT - 1)).astype(jnp.float32)

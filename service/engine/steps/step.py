@@ -6,11 +6,12 @@ stays on the device, so that the next step can be dispatched before this one is 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Int32
+from jaxtyping import Array, Bool, Float, Int, Int32
 
 from service.engine.shapes import Bucket, EngineShapes
 from service.engine.steps.inputs import (
@@ -28,6 +29,9 @@ from service.engine.steps.inputs import (
 from service.engine.steps.logprobs import pack_logprobs
 from service.engine.steps.sampling import Sampled, SamplingState, count_tokens
 from service.models.interface import Cache, HasLayerInputs, LayerGroup, LayerGroupInputs, PagedDecoder, Weights
+
+# Tokens that most steps with drafts sample, so that a program of its own for these is worth its time to compile.
+FEW_SAMPLES = 8
 
 
 class SlotState(NamedTuple):
@@ -63,7 +67,7 @@ class GroupOutputs(NamedTuple):
 
 def initial_slots(vocab_size: int, shapes: EngineShapes) -> SlotState:
     """Return the slots before the first step."""
-    num_slots = shapes.num_slots
+    num_slots = shapes.num_samples
     return SlotState(
         last_token_ids=jnp.zeros(num_slots, jnp.int32),
         options=jax.tree.map(jnp.asarray, neutral_options(num_slots)),
@@ -142,34 +146,68 @@ def sample_step(
     inputs: SampleInputs,
     *,
     stays_split: bool = False,
+    can_branch: bool = False,
 ) -> tuple[SlotState, Sampled]:
     """Sample the next token of each slot by a function, and leave it in the slot.
 
-    If the logits stay split, devices exchange what the function reduces them to, and never the logits.
+    If the step verifies drafts, it samples several tokens of a sequence, of which the last that counts stays in its
+    slot; see `Drafted`. If the logits stay split, devices exchange what the function reduces them to, and never the
+    logits. If the program can branch, it does less where it samples few tokens.
     """
     positions = jnp.asarray(inputs.positions)
     count = len(positions)
     is_sampled = positions >= 0
+    of_samples = None if inputs.drafted is None else jnp.asarray(inputs.drafted.slots)
     state = SamplingState(
-        options=jax.tree.map(lambda leaf: leaf[:count], slots.options),
-        token_counts=slots.token_counts[:count],
+        options=jax.tree.map(lambda leaf: leaf[:count] if of_samples is None else leaf[of_samples], slots.options),
+        token_counts=slots.token_counts[:count] if of_samples is None else slots.token_counts,
         positions=positions,
         is_sampled=is_sampled,
+        slots=of_samples,
     )
     num_used = jnp.max(jnp.where(is_sampled, jnp.arange(1, count + 1), 0))
-    logits = model.logits(weights, jnp.asarray(inputs.hidden), num_used, stays_split=stays_split)
-    with jax.named_scope("sample"):
-        token_mask = None if inputs.token_mask is None else jnp.asarray(inputs.token_mask)
-        sampled = sampler(logits, state, token_mask)
+    hidden = jnp.asarray(inputs.hidden)
+    token_mask = None if inputs.token_mask is None else jnp.asarray(inputs.token_mask)
+
+    def sample_first(num: int) -> Sampled:
+        logits = model.logits(weights, hidden[:num], num_used, stays_split=stays_split)
+        with jax.named_scope("sample"):
+            first = sampler(logits, state.first(num), None if token_mask is None else token_mask[:num])
+        return jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, count - num), *((0, 0),) * (leaf.ndim - 1))), first)
+
+    if can_branch and count > FEW_SAMPLES:
+        # For many, most of the time would be spent on padding.
+        of_few, of_all = (partial(sample_first, num) for num in (FEW_SAMPLES, count))
+        sampled = jax.lax.cond(num_used <= FEW_SAMPLES, of_few, of_all)
+    else:
+        sampled = sample_first(count)
     # A sequence that must fail keeps a valid token id, for the step in flight behind this one.
     token_ids = jnp.maximum(sampled.token_ids, 0)
-    last_token_ids = jnp.where(is_sampled, token_ids, slots.last_token_ids[:count])
-    counted = jnp.where(is_sampled & state.options.has_penalties, jnp.arange(count), slots.last_token_ids.shape[0])
+    num_slots = len(slots.last_token_ids)
+    if inputs.drafted is None or of_samples is None:
+        changed = jnp.where(is_sampled, jnp.arange(count), num_slots)
+        of_first = jnp.where(is_sampled, token_ids, slots.last_token_ids[:count])
+        last_token_ids = slots.last_token_ids.at[:count].set(of_first)
+    else:
+        is_last = _is_last(sampled.token_ids, of_samples, jnp.asarray(inputs.drafted.token_ids))
+        changed = jnp.where(is_sampled & is_last, of_samples, num_slots)
+        last_token_ids = slots.last_token_ids.at[changed].set(token_ids, mode="drop")
+    counted = jnp.where(state.options.has_penalties, changed, num_slots)
     slots = slots._replace(
-        last_token_ids=slots.last_token_ids.at[:count].set(last_token_ids),
+        last_token_ids=last_token_ids,
         token_counts=slots.token_counts.at[counted, token_ids].add(1, mode="drop"),
     )
     return slots, sampled
+
+
+def _is_last(
+    token_ids: Int[Array, " sample"], slots: Int[Array, " sample"], drafted: Int[Array, " sample"]
+) -> Bool[Array, " sample"]:
+    """Return which sampled tokens their sequences go on with: the first of each that is not as drafted."""
+    differs = token_ids != drafted
+    samples = jnp.arange(len(token_ids))
+    is_before = (slots[:, None] == slots[None]) & (samples[:, None] > samples[None])
+    return differs & ~jnp.any(is_before & differs[None], axis=1)
 
 
 def prompt_logprobs_step(

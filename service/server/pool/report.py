@@ -49,6 +49,8 @@ def model_report(entry: ModelEntry, model: PooledModel | None, metrics: ModelMet
         "last_used_at": None if last is None else round(time.time() - (now_s - last.last_used_s), 3),
         "prompt_tokens": _count(metrics, "levserve_prompt_tokens_total"),
         "generation_tokens": _count(metrics, "levserve_generation_tokens_total"),
+        "draft_tokens": _count(metrics, "levserve_spec_decode_num_draft_tokens_total"),
+        "accepted_tokens": _count(metrics, "levserve_spec_decode_num_accepted_tokens_total"),
         "share_of_read_speed": None if metrics is None else metrics.load.share_of_read_speed,
         "is_complete": is_in_memory and loading is None,  # whether nothing is left to compile
         "starts": 0 if last is None else last.number,

@@ -17,6 +17,7 @@ from service.device.chips import chunk_tokens
 from service.device.memory import Device, usable_memory_bytes
 from service.device.mesh import DeviceMesh, choose_mesh, split_devices
 from service.device.native.library import native_code
+from service.engine.limits import MAX_DRAFTS
 from service.engine.shapes import EngineShapes, MemoryShapes, RowShapes
 from service.engine.sizing import ModelSize, engine_bytes, fit_engine, sequences_with_states
 from service.engine.steps.keys import (
@@ -43,7 +44,7 @@ from service.models.quantization import MAX_INT8_ROW, Quantization, kept_storage
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.models.weight_spec import WeightSpec
-from service.settings import Settings
+from service.settings import Settings, SpeculationMode
 from service.start.context import StartContext
 from service.start.dtype import NumberFormats, choose_formats
 from service.start.kinds.data_parallel import choose_data_parallel
@@ -373,7 +374,14 @@ def choose_shapes(
         page_size=settings.page_size,
         max_prefill_tokens=settings.max_prefill_tokens or chunk_tokens(mesh.devices[0].device_kind),
         max_model_len=settings.max_model_len,
+        num_drafts=_num_drafts(settings.speculation, config),
     )
+
+
+def _num_drafts(mode: SpeculationMode, config: DecoderConfig) -> int:
+    """Return how many tokens may be drafted; none of speech, nor where a wrong one would have changed a state."""
+    has_states = any(layer.state is not None for layer in config.layers)
+    return 0 if mode == "off" or has_states or config.speech_encoder is not None else MAX_DRAFTS
 
 
 def _adapter_shapes(settings: Settings, config: DecoderConfig) -> AdapterShapes | None:

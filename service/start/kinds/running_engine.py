@@ -12,10 +12,12 @@ from service.engine.group import EngineGroup
 from service.engine.request import MAX_SEQUENCES, Adapter, Request, Sampling
 from service.engine.runner import DeviceState, Runner
 from service.engine.schedule.device_turns import DeviceTurns
+from service.engine.schedule.speculation import Speculation
 from service.engine.shapes import EngineShapes
 from service.errors import Draining, Overloaded
 from service.models.description import ImageEncoder, PatchEncoder
 from service.models.interface import LayerGroup
+from service.settings import SpeculationMode
 from service.start.context import StartContext
 from service.start.kinds.model_spec import EngineParts, Running, TextFiles
 from service.start.kinds.vision import read_vision
@@ -89,6 +91,7 @@ class RunningEngine(Running):
                 on_failure=on_failure,
                 turns=None if turns is None else turns(number),
                 number=number,
+                speculation=_speculation(runner.shapes, context.settings.speculation),
             )
 
         if len(makers) == 1:
@@ -188,3 +191,7 @@ class RunningEngine(Running):
             async with asyncio.timeout(limit_s):
                 async for _ in engine.submit(self._probe_request(num_tokens)):
                     pass
+
+
+def _speculation(shapes: EngineShapes, mode: SpeculationMode) -> Speculation | None:
+    return Speculation(shapes, is_adaptive=mode == "auto") if shapes.num_drafts else None

@@ -8,6 +8,7 @@ answer, the grammar begins behind it.
 """
 
 from collections.abc import Iterable, Set
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -90,6 +91,12 @@ class MatcherBehindThinking:
     def is_free(self) -> bool:
         """Whether every token is allowed."""
         return self._is_thinking and not self._held_back_ids
+
+    def copy(self) -> Self:
+        """Return a matcher of the same text, which advances by itself."""
+        copied = copy(self)
+        copied._answer = self._answer.copy()
+        return copied
 
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next: bit `t % 32` of word `t // 32` for token `t`.

@@ -1,8 +1,9 @@
 """A compiled grammar, and the state of one sequence in it: which tokens may come next, and whether the text may end."""
 
 from collections.abc import Callable, Sequence, Set
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from jaxtyping import UInt
@@ -73,6 +74,12 @@ class GrammarMatcher:
     def is_free(self) -> bool:
         """Whether every token is allowed: never, since text itself excludes the special tokens that it cannot have."""
         return False
+
+    def copy(self) -> Self:
+        """Return a matcher of the same text, which advances by itself."""
+        copied = copy(self)
+        copied._matcher = self._matcher.deep_copy()
+        return copied
 
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next: bit `t % 32` of word `t // 32` for token `t`.

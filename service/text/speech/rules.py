@@ -7,7 +7,8 @@ Source: https://github.com/openai/whisper/blob/main/whisper/decoding.py (Suppres
 ApplyTimestampRules)
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 from jaxtyping import UInt
@@ -33,6 +34,10 @@ class TranscriptRules:
     def is_free(self) -> bool:
         """Never: some tokens are suppressed throughout."""
         return False
+
+    def copy(self) -> Self:
+        """Return the rule of the same transcript, which advances by itself."""
+        return replace(self, _sampled=list(self._sampled))
 
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next."""

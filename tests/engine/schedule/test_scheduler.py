@@ -202,7 +202,7 @@ def test_no_token_is_planned_beyond_max_tokens_before_the_last_one_is_read():
 def test_a_step_brings_one_token_for_each_of_its_sequences(token_ids):
     scheduler = make_scheduler()
     scheduler.add(make_request("a"))
-    with pytest.raises(ValueError, match="argument 2 is"):
+    with pytest.raises(ValueError, match="sampled tokens"):
         scheduler.commit(scheduler.plan(), token_ids)
 
 

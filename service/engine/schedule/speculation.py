@@ -1,0 +1,219 @@
+"""The policy that drafts tokens: for which sequences, how many, and whether at all.
+
+A token is a function of logits, seed and position. So a step computes the drafts as if they were known, samples a token
+after each of them with that position's randomness, and a draft is accepted if it equals the token that was sampled in
+its place. The text is that of no speculation, at any temperature; a wrong draft costs time alone.
+
+What was proposed is compared with what comes, whether it is drafted or not. So a text that nobody foresees is known as
+such before anything was drafted for it.
+"""
+
+import logging
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+
+from service.engine.schedule.proposers import NgramProposer, Proposer
+from service.engine.schedule.sequence import Sequence
+from service.engine.schedule.step_costs import StepCosts
+from service.engine.shapes import EngineShapes
+
+logger = logging.getLogger(__name__)
+
+WEIGHT_OF_LATEST = 0.2  # in the mean of a sequence's acceptance
+LEAST_GAIN = 1.05  # tokens a second with drafts, over those without, below which none are made
+LEAST_ACCEPTANCE = 0.25  # of a token, below which no draft can pay
+LENGTHS = (1, 3, 7, 15)  # of drafts, of which one is chosen: with the last token they are powers of two
+
+
+@dataclass(slots=True)
+class Foresight:
+    """What was proposed for a sequence, and how good proposals have been."""
+
+    acceptance: list[float]  # of each proposer, the mean share of tokens that came as proposed
+    num_compared: int = 0  # tokens of the sequence
+    proposal: list[int] = field(default_factory=list)  # for the tokens after those
+    proposer: int = 0  # which one it is of
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sequence for which tokens may be drafted."""
+
+    sequence: Sequence
+    tokens: list[int]
+    acceptance: float  # of each token, if those before it are accepted
+
+    def gain(self, length: int) -> float:
+        """Return how many of as many drafted tokens are accepted, on average."""
+        length, rate = min(length, len(self.tokens)), self.acceptance
+        return float(length) if rate >= 1 else rate * (1 - rate**length) / (1 - rate)
+
+
+class Speculation:
+    """Chooses drafts before each step."""
+
+    def __init__(
+        self, shapes: EngineShapes, proposers: Items[Proposer] | None = None, *, is_adaptive: bool = True
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            shapes: the sizes of the engine.
+            proposers: those that are asked, in their order; None for n-grams.
+            is_adaptive: whether drafts are made only where they pay; otherwise wherever there are any.
+        """
+        self._proposers = (NgramProposer(),) if proposers is None else tuple(proposers)
+        self._is_adaptive = is_adaptive
+        self._most = shapes.num_drafts
+        self._num_samples, self._row_tokens = shapes.num_samples, shapes.row_tokens
+        self._most_rows = shapes.row_counts[-1]
+        self._foresight: dict[Sequence, Foresight] = {}
+        self._failed: set[int] = set()  # proposers that have raised
+        self.costs = StepCosts(shapes.row_counts)
+        self.num_drafts = 0  # so far; each of one or more tokens
+        self.num_accepted_at = [0] * self._most  # accepted tokens by their place in a draft
+        self.num_draft_tokens = 0
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Tokens that were drafted and accepted so far."""
+        return sum(self.num_accepted_at)
+
+    def may_draft(self, decoding: Items[Sequence]) -> bool:
+        """Return whether drafts would be chosen if the steps in flight were read."""
+        return bool(self._chosen([self._candidate(sequence) for sequence in decoding], len(decoding)))
+
+    def choose(self, decoding: Items[Sequence]) -> dict[Sequence, tuple[int, ...]]:
+        """Return the drafts for a step that goes on with some sequences; of those in flight there are none."""
+        known = [sequence for sequence in decoding if sequence.is_read]
+        return self._chosen([self._candidate(sequence) for sequence in known], len(decoding))
+
+    def observe(self, num_seqs: int, num_rows: int, num_tokens: int, elapsed_s: float) -> None:
+        """Take the time of a step into the costs; see `StepCosts.observe`."""
+        self.costs.observe(num_seqs, num_rows, num_tokens, elapsed_s)
+
+    def count(self, num_drafted: int, num_accepted: int) -> None:
+        """Count a draft that was verified."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_drafted
+        for place in range(num_accepted):
+            self.num_accepted_at[place] += 1
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop what is kept of a sequence that has ended."""
+        if self._foresight.pop(sequence, None) is not None:
+            for proposer in self._proposers:
+                proposer.forget(sequence)
+
+    def _candidate(self, sequence: Sequence) -> Candidate | None:
+        """Return what may be drafted for a sequence, after its latest known token."""
+        if sequence.request.sampling.has_penalties:  # each token depends on whether those before were accepted
+            return None
+        limit = self._limit(sequence)
+        if limit < 1:
+            return None
+        foresight = self._compared(sequence)
+        acceptance = foresight.acceptance[foresight.proposer]
+        if not foresight.proposal or (self._is_adaptive and acceptance < LEAST_ACCEPTANCE):
+            return None
+        tokens = _before(foresight.proposal[:limit], sequence.request.stop_ids)
+        return Candidate(sequence, tokens, acceptance) if tokens else None
+
+    def _limit(self, sequence: Sequence) -> int:
+        """Return how many tokens a step can draft: they lie in one row, and the token after them is sampled too."""
+        start = sequence.num_computed
+        left_of_row = self._row_tokens - start % self._row_tokens - 1
+        return min(self._most, left_of_row, sequence.request.max_tokens - sequence.num_planned - 1)
+
+    def _compared(self, sequence: Sequence) -> Foresight:
+        """Compare what was proposed with the tokens that have come since, and propose anew where it ended."""
+        foresight = self._foresight.get(sequence)
+        if foresight is None:
+            rates = [proposer.first_acceptance for proposer in self._proposers]
+            foresight = self._foresight[sequence] = Foresight(rates)
+        known, proposal, rates = sequence.known_ids, foresight.proposal, foresight.acceptance
+        if foresight.num_compared == len(known):
+            return foresight
+        came, foresight.num_compared = known[foresight.num_compared :], len(known)
+        for place, token_id in enumerate(came):
+            if place == len(proposal):
+                break
+            is_right = proposal[place] == token_id
+            rates[foresight.proposer] += WEIGHT_OF_LATEST * (is_right - rates[foresight.proposer])
+            if not is_right:
+                proposal.clear()
+                break
+        del proposal[: len(came)]
+        if len(proposal) < self._most:
+            number, longer = self._propose(sequence)
+            if len(longer) > len(proposal):
+                foresight.proposer, foresight.proposal = number, longer
+        return foresight
+
+    def _propose(self, sequence: Sequence) -> tuple[int, list[int]]:
+        """Return what the first proposer proposes that proposes anything, and its number.
+
+        One that fails is asked no more: no answer depends on it.
+        """
+        for number, proposer in enumerate(self._proposers):
+            if number in self._failed:
+                continue
+            try:
+                if proposal := proposer.propose(sequence, self._most):
+                    return number, proposal
+            except Exception:
+                self._failed.add(number)
+                facts = {"source": type(proposer).__name__}
+                logger.exception("a source of drafts failed and is not used again", extra=facts)
+        return 0, []
+
+    def _chosen(self, found: Iterable[Candidate | None], num_seqs: int) -> dict[Sequence, tuple[int, ...]]:
+        """Return the drafts that bring the most tokens a second; none if no drafts bring as many."""
+        candidates = sorted((c for c in found if c is not None), key=lambda c: -c.acceptance)
+        if not candidates:
+            return {}
+        if self._is_adaptive:
+            decode_s = self.costs.decode_s(num_seqs)
+            lengths = [] if decode_s is None else self._best(candidates, num_seqs, decode_s)
+        else:
+            lengths = self._fitting(candidates, self._most, num_seqs)
+        return {c.sequence: tuple(c.tokens[:length]) for c, length in zip(candidates, lengths, strict=False)}
+
+    def _best(self, candidates: Items[Candidate], num_seqs: int, decode_s: float) -> list[int]:
+        """Return how many tokens to draft for each of the first candidates."""
+        best, best_rate = [], LEAST_GAIN * num_seqs / decode_s
+        refused: set[tuple[int, int]] = set()
+        for longest in (*(n for n in LENGTHS if n < self._most), self._most):
+            lengths = self._fitting(candidates, longest, num_seqs)
+            gain, num_tokens = 0.0, 0
+            for count, length in enumerate(lengths, 1):
+                gain += candidates[count - 1].gain(length)
+                num_tokens += 1 + length
+                rate = (num_seqs + gain) / (decode_s + self.costs.more_s(count, num_tokens))
+                if rate > best_rate:
+                    best, best_rate = lengths[:count], rate
+                elif (num_seqs + gain) / decode_s > best_rate:
+                    refused.add((count, num_tokens))
+        if not best:
+            for count, num_tokens in refused:
+                self.costs.doubt(count, num_tokens)
+        return best
+
+    def _fitting(self, candidates: Items[Candidate], longest: int, num_seqs: int) -> list[int]:
+        """Return how many tokens of each of the first candidates a step can verify, if it drafts at most so many."""
+        left = self._num_samples - num_seqs
+        lengths: list[int] = []
+        for candidate in candidates[: self._most_rows]:
+            length = min(longest, len(candidate.tokens), left)
+            if length == 0:
+                break
+            lengths.append(length)
+            left -= length
+        return lengths
+
+
+def _before(token_ids: list[int], stop_ids: frozenset[int]) -> list[int]:
+    """Return the tokens before the first that ends the sequence: it is sampled after the one before it anyway."""
+    end = next((place for place, token_id in enumerate(token_ids) if token_id in stop_ids), len(token_ids))
+    return token_ids[:end]

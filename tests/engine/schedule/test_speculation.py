@@ -1,0 +1,158 @@
+"""The policy: drafts only where the text was foreseen, and where steps with drafts are measured to be faster."""
+
+import pytest
+
+from service.engine.request import Request, Sampling
+from service.engine.schedule.sequence import Sequence
+from service.engine.schedule.speculation import Speculation
+from service.engine.schedule.step_costs import StepCosts
+from service.engine.shapes import EngineShapes
+from tests.engine.drafting import Oracle
+
+SHAPES = EngineShapes(num_slots=16, num_pages=99, page_size=16, max_model_len=512, max_prefill_tokens=256, num_drafts=7)
+DECODE_S = 0.01
+
+
+def decoding(known=(1, 2, 3), *, num_output=4, max_tokens=400, sampling=None):
+    """Return a sequence all of whose tokens are known."""
+    sequence = Sequence(Request("a", tuple(known), max_tokens, sampling or Sampling()), 0, b"")
+    sequence.slot = 0
+    for token_id in range(num_output):
+        sequence.append(token_id)
+    sequence.num_planned = num_output
+    sequence.num_computed = sequence.prefill_len = len(sequence.known_ids) - 1
+    return sequence
+
+
+def go_on(speculation, sequence, token_ids):
+    """Let tokens come one by one, as without drafts."""
+    for token_id in token_ids:
+        sequence.append(token_id)
+        sequence.num_planned += 1
+        sequence.num_computed += 1
+        speculation.choose([sequence])
+
+
+def adaptive(proposers=None, *, decode_s=DECODE_S):
+    speculation = Speculation(SHAPES, proposers)
+    for _ in range(5):
+        speculation.observe(1, 0, 0, decode_s)
+    return speculation
+
+
+def saying(token_ids):
+    return Oracle(lambda sequence: token_ids)
+
+
+def lengths(chosen):
+    return [len(tokens) for tokens in chosen.values()]
+
+
+def test_drafts_begin_when_tokens_have_come_as_foreseen_and_end_when_they_do_not():
+    text = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]
+    sequence, speculation = decoding((*text, 50, 51, 52), num_output=0), adaptive()
+    for num_tokens in (2, 4, 8):
+        speculation.observe(1, 1, num_tokens, 2 * DECODE_S)
+    go_on(speculation, sequence, text[:4])
+    assert speculation.choose([sequence]) == {}, "that three tokens occur again says little"
+    go_on(speculation, sequence, text[4:9])
+    assert speculation.choose([sequence])[sequence] == tuple(text[9:16])
+    go_on(speculation, sequence, [90, 91, 92, 93])
+    assert speculation.choose([sequence]) == {}
+
+
+def test_a_step_with_drafts_that_takes_too_long_is_not_chosen_and_tried_again_some_day():
+    speculation = adaptive([saying([5] * 9)])
+    sequence = decoding()
+    assert lengths(speculation.choose([sequence])) == [7]
+    for num_tokens in (2, 4, 8):
+        for _ in range(30):
+            speculation.observe(1, 1, num_tokens, 20 * DECODE_S)
+    assert speculation.choose([sequence]) == {}
+    assert any(speculation.choose([sequence]) for _ in range(3_000))
+
+
+def test_the_length_of_a_draft_follows_from_what_tokens_cost():
+    speculation = adaptive([saying([5] * 9)])
+    for num_tokens, elapsed_s in ((2, 1.1), (4, 1.2), (8, 40)):
+        speculation.observe(1, 1, num_tokens, elapsed_s * DECODE_S)
+    assert lengths(speculation.choose([decoding()])) == [3]
+
+
+def test_nothing_is_chosen_before_a_step_was_measured():
+    speculation = Speculation(SHAPES, [saying([5] * 9)])
+    assert speculation.choose([decoding()]) == {}
+
+
+def test_all_that_a_step_samples_fits_it():
+    speculation = adaptive([saying([5] * 9)])
+    sequences = [decoding() for _ in range(12)]
+    chosen = speculation.choose(sequences)
+    assert 0 < sum(lengths(chosen)) <= SHAPES.num_samples - len(sequences)
+    assert len(chosen) <= SHAPES.row_counts[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "longest"),
+    [
+        ({"max_tokens": 9}, 4),  # four tokens are known, the last is sampled after the drafts
+        ({"max_tokens": 5}, 0),
+        ({"num_output": 57}, 4),  # position 59 of a row of 64: the last token and the drafts behind it
+        ({"num_output": 61}, 0),
+        ({"sampling": Sampling(presence_penalty=0.1)}, 0),
+        ({"sampling": Sampling(frequency_penalty=0.1)}, 0),
+        ({"sampling": Sampling(repetition_penalty=1.1)}, 0),
+    ],
+    ids=str,
+)
+def test_a_draft_ends_where_its_sequence_or_its_row_ends(options, longest):
+    speculation = Speculation(SHAPES, [saying([5] * 9)], is_adaptive=False)
+
+    class Whole(Oracle):
+        def propose(self, sequence, limit):
+            return self._continuation(sequence)[:limit]
+
+    speculation = Speculation(SHAPES, [Whole(lambda sequence: [5] * 9)], is_adaptive=False)
+    assert lengths(speculation.choose([decoding(**options)])) == ([longest] if longest else [])
+
+
+def test_a_stop_token_and_what_follows_it_are_not_drafted():
+    sequence = decoding()
+    stopped = Sequence(Request("b", (1,), 40, stop_ids=frozenset({6})), 0, b"")
+    stopped.known_ids, stopped.output_ids = sequence.known_ids, sequence.output_ids
+    stopped.num_planned, stopped.num_computed, stopped.slot = sequence.num_planned, sequence.num_computed, 0
+
+    class Whole(Oracle):
+        def propose(self, sequence, limit):
+            return [5, 5, 6, 5][:limit]
+
+    speculation = Speculation(SHAPES, [Whole(None)], is_adaptive=False)
+    assert speculation.choose([stopped])[stopped] == (5, 5)
+
+
+def test_a_proposer_that_raises_is_asked_no_more_and_the_others_are():
+    class Raising(Oracle):
+        num_calls = 0
+
+        def propose(self, sequence, limit):
+            self.num_calls += 1
+            raise RuntimeError("a fault")
+
+    raising = Raising(None)
+    speculation = Speculation(SHAPES, [raising, saying([5] * 9)], is_adaptive=False)
+    for _ in range(3):
+        assert speculation.choose([decoding()])
+    assert raising.num_calls == 1
+
+
+def test_costs_are_those_of_the_step_with_room_for_as_many_rows():
+    costs = StepCosts((1, 4))
+    assert costs.decode_s(3) is None
+    costs.observe(2, 0, 0, 0.01)
+    costs.observe(8, 0, 0, 0.02)
+    costs.observe(8, 1, 8, 0.05)
+    costs.observe(2, 3, 20, 0.11)
+    assert costs.decode_s(7) == 0.02
+    assert costs.more_s(1, 7) == pytest.approx(0.03)
+    assert costs.more_s(2, 30) == pytest.approx(0.10)
+    assert costs.more_s(2, 8) == 0
