@@ -207,7 +207,7 @@ class Measurements:
 
     def state(self) -> None:
         """Update the gauges of running and waiting requests, slots and pages."""
-        scheduler, metrics, load = self._scheduler, self._metrics, self._load
+        scheduler, load = self._scheduler, self._load
         load.num_running, load.num_waiting = scheduler.num_running, scheduler.num_waiting
         load.num_slots, load.num_adapter_slots = scheduler.num_slots, scheduler.num_adapter_slots
         load.running_adapters, load.waiting_adapters = scheduler.adapter_names()

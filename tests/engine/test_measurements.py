@@ -12,7 +12,7 @@ from tests.engine.schedule.scheduling import make_request, make_scheduler, step
 @pytest.mark.parametrize(("sizes", "reason"), [({"num_slots": 1}, "slots"), ({"num_pages": 2}, "pages")])
 def test_waiting_requests_are_counted_by_what_they_lack(sizes, reason):
     scheduler, metrics = make_scheduler(**sizes), ModelMetrics()
-    measurements = Measurements(scheduler, metrics)
+    measurements = Measurements(scheduler, metrics, metrics.load_of(0))
     for name in "abc":
         scheduler.add(make_request(name, prompt_len=5, max_tokens=2))
     step(scheduler)
@@ -26,7 +26,7 @@ def test_waiting_requests_are_counted_by_what_they_lack(sizes, reason):
 
 def test_preemptions_are_counted_once():
     scheduler, metrics = make_scheduler(num_pages=3), ModelMetrics()
-    measurements = Measurements(scheduler, metrics)
+    measurements = Measurements(scheduler, metrics, metrics.load_of(0))
     for name in "ab":
         scheduler.add(make_request(name, prompt_len=4, max_tokens=8))
     while scheduler.num_preemptions == 0:
@@ -39,7 +39,7 @@ def test_preemptions_are_counted_once():
 def test_an_aborted_request_has_lengths_and_no_times():
     scheduler, metrics = make_scheduler(), ModelMetrics()
     sequence, clock = scheduler.add(make_request("a", prompt_len=5)), Clock(0.0)
-    Measurements(scheduler, metrics).ended(sequence, clock, FinishReason.ABORT)
+    Measurements(scheduler, metrics, metrics.load_of(0)).ended(sequence, clock, FinishReason.ABORT)
     value = metrics.registry.get_sample_value
     assert value("levserve_request_success_total", {"finished_reason": "abort"}) == 1
     assert value("levserve_request_prompt_tokens_sum") == 5
