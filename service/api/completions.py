@@ -6,18 +6,19 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from service.api.dependencies import OpenCall
 from service.api.generation.admission import submit
+from service.api.generation.answer import answer
 from service.api.generation.answer_rules import completion_rules
 from service.api.generation.completion_prompts import completion_prompts, infill_for
-from service.api.generation.logprobs import CompletionLogprobsParts, is_long_to_write, prompt_logprobs
+from service.api.generation.logprobs import CompletionLogprobsParts, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import json_body
-from service.api.http.sse import EventStream
 from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.completions import CompletionRequest
+from service.api.schema.token_ids import TokenIds
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter(tags=["generation"])
@@ -42,7 +43,8 @@ async def create_completion(
     Source: https://platform.openai.com/docs/api-reference/completions/create
     """
     model = await call.generating(body.model)
-    infill = infill_for(body, model.tokenizer)
+    asked = body.continuation()
+    options, infill = asked.options, infill_for(asked, model.tokenizer)
     if call.has_long_body or sum(len(prompt or "") for prompt in (*body.prompt, body.suffix)) > SHORT_PROMPT_CHARS:
         prompts = await call.make_prompt(completion_prompts, body, model)
     else:
@@ -50,30 +52,55 @@ async def create_completion(
     streams = submit(
         call,
         model,
-        body,
+        options,
         prompts,
-        await completion_rules(call, model, body),
+        await completion_rules(call, model, options),
         prefix="cmpl-",
         param="prompt",
         default_max_tokens=DEFAULT_MAX_TOKENS,
         more_stop_ids=frozenset() if infill is None else infill.end_ids,
     )
-    head = {"id": streams.id, "object": "text_completion", "created": int(time.time()), "model": body.model}
-    head["system_fingerprint"] = streams.system_fingerprint
-    writers = [
-        _ChoiceWriter(index, body, prompt_ids, model.tokenizer)
-        for index, prompt_ids in enumerate(ids for ids in prompts for _ in range(body.n))
-    ]
-    if body.stream:
-        return EventStream(_chunks(streams, writers, body, head), sequences=streams, deadline=call.deadline)
-    with streams:
-        collected = await call.unless_disconnected(streams.collect())
+    return await answer(call, streams, options, _CompletionAnswer(body, streams, prompts, model.tokenizer))
 
-    def write() -> JSONResponse:
-        choices = [writer.write(deltas) for writer, deltas in zip(writers, collected, strict=True)]
-        return JSONResponse({**head, "choices": choices, "usage": streams.usage()})
 
-    return await call.run_in_thread(write) if is_long_to_write(streams, body) else write()
+class _CompletionAnswer:
+    """The choices of a completion as they come to be."""
+
+    def __init__(
+        self, body: CompletionRequest, streams: TextStreams, prompts: Sequence[TokenIds], tokenizer: Tokenizer
+    ) -> None:
+        self._body, self._streams = body, streams
+        self._head = {
+            "id": streams.id,
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": body.model,
+            "system_fingerprint": streams.system_fingerprint,
+        }
+        all_ids = (ids for ids in prompts for _ in range(body.n))
+        self._writers = [_ChoiceWriter(index, body, ids, tokenizer) for index, ids in enumerate(all_ids)]
+
+    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> dict[str, Any]:
+        """Return the complete answer."""
+        choices = [writer.write(deltas) for writer, deltas in zip(self._writers, collected, strict=True)]
+        return {**self._head, "choices": choices, "usage": self._streams.usage()}
+
+    async def events(self) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield the text as it arrives, the finish reason of each choice, and the usage if requested."""
+        body, head = self._body, self._head
+        sends_tokens = body.return_token_ids or body.logprobs is not None
+        async for index, delta in self._streams.deltas():
+            parts = [delta]
+            if delta.finish_reason is not None:
+                end = replace(delta, parts=(), token_ids=(), logprobs=())
+                parts = [replace(delta, finish_reason=None, stop=None, stop_reason=None), end]
+            # A token that does not complete a character yet is sent only if tokens were requested.
+            sent = [part for part in parts if part.text or part.finish_reason or (sends_tokens and part.token_ids)]
+            if sent:
+                usage, write = self._streams.usage_of_chunk(body), self._writers[index].write
+                yield [{**head, "choices": [write([part])], **usage} for part in sent]
+        if body.includes_usage:
+            yield [{**head, "choices": [], "usage": self._streams.usage()}]
 
 
 class _ChoiceWriter:
@@ -134,21 +161,3 @@ class _ChoiceWriter:
     def _prompt_text(self) -> str:
         prompt = self._body.prompt[self._index // self._body.n]
         return prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-
-
-async def _chunks(
-    streams: TextStreams, writers: Sequence[_ChoiceWriter], body: CompletionRequest, head: dict[str, Any]
-) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yield the text as it arrives, the finish reason of each choice, and the usage if requested."""
-    sends_tokens = body.return_token_ids or body.logprobs is not None
-    async for index, delta in streams.deltas():
-        parts = [delta]
-        if delta.finish_reason is not None:
-            end = replace(delta, parts=(), token_ids=(), logprobs=())
-            parts = [replace(delta, finish_reason=None, stop=None, stop_reason=None), end]
-        # A token that does not complete a character yet is sent only if tokens were requested.
-        sent = [part for part in parts if part.text or part.finish_reason or (sends_tokens and part.token_ids)]
-        if sent:
-            yield [{**head, "choices": [writers[index].write([part])], **streams.usage_of_chunk(body)} for part in sent]
-    if body.includes_usage:
-        yield [{**head, "choices": [], "usage": streams.usage()}]

@@ -1,28 +1,25 @@
 """POST /v1/messages, /v1/messages/count_tokens and /v1/messages/render: Anthropic's interface."""
 
-import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from service.api.dependencies import OpenCall
+from service.api.generation.answer import answer
 from service.api.generation.chat_answers import StartedChat, start_chat
-from service.api.generation.chat_prompt import chat_of, chat_prompt
 from service.api.generation.images import shown_texts
-from service.api.generation.logprobs import is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.message_content import Event, MessageContent
 from service.api.generation.sealed import seal, sign
 from service.api.generation.streams import TextDelta
 from service.api.generation.token_answers import count_tokens
-from service.api.http.errors import errors_in_terms_of
 from service.api.http.receive import json_body
 from service.api.http.sse import MessageStream
 from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
-from service.api.render import engine_request, json_answer
+from service.api.render import json_answer, rendered_chat
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.engine.request import FinishReason
 
@@ -30,15 +27,6 @@ router = APIRouter()
 
 # What Anthropic counts besides: what its caches and its own tools cost.
 NO_USAGE = {"cache_creation": None, "inference_geo": None, "server_tool_use": None, "service_tier": "standard"}
-# The names of a chat's fields in errors, and those of the fields of Anthropic's Messages that they come from.
-_FIELDS = (
-    (r"^messages.*$", "messages"),
-    (r"^reasoning_effort$", "output_config.effort"),
-    (r"^response_format(\.json_schema)?\b", "output_config.format"),
-    (r"^stop\b", "stop_sequences"),
-    (r"^tool_choice\.function\b", "tool_choice"),
-    (r"^user$", "metadata.user_id"),
-)
 
 
 @router.post(
@@ -57,25 +45,8 @@ async def create_message(
     Source: https://docs.anthropic.com/en/api/messages
     """
     model = await call.generating(body.model)
-    renamed = _names_of(body)
-    with errors_in_terms_of(renamed):
-        chat_body = await call.convert(partial(chat_of, key=call.seal_key), body)
-    call.ignored.add(chat_body.ignored)
-    call.ignored.in_terms_of_request = renamed
-    with errors_in_terms_of(renamed):
-        chat = await start_chat(call, model, chat_body, prefix="msg_")
-    answer = _MessageAnswer(chat, body, call.seal_key)
-    if body.stream:
-        return MessageStream(_events(answer, renamed), sequences=chat.streams, deadline=call.deadline)
-    with chat.streams, errors_in_terms_of(renamed):
-        [deltas] = await call.unless_disconnected(chat.streams.collect())
-
-    def write() -> JSONResponse:
-        for delta in deltas:
-            answer.push(delta)
-        return JSONResponse(answer.whole())
-
-    return await call.run_in_thread(write) if is_long_to_write(chat.streams, chat_body) else write()
+    chat = await start_chat(call, model, body, prefix="msg_")
+    return await answer(call, chat.streams, chat.options, _MessageAnswer(chat, body, call.seal_key), MessageStream)
 
 
 @router.post("/v1/messages/count_tokens", tags=["tokens"], responses=answers("MessageTokens", *BODY_ERRORS))
@@ -88,9 +59,8 @@ async def count_message_tokens(
     Source: https://docs.anthropic.com/en/api/messages-count-tokens
     """
     model = await call.generating(body.model)
-    with errors_in_terms_of(_names_of(body)):
-        count = partial(count_tokens, key=call.seal_key, images=await shown_texts(call, model, body))
-        return Response(await call.make_prompt(count, body, model), media_type="application/json")
+    count = partial(count_tokens, key=call.seal_key, images=await shown_texts(call, model, body))
+    return Response(await call.make_prompt(count, body, model), media_type="application/json")
 
 
 @router.post("/v1/messages/render", tags=["tokens"], responses=answers("RenderedPrompt", *BODY_ERRORS))
@@ -103,45 +73,43 @@ async def render_message(
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
     """
     model = await call.generating(body.model)
-    renamed = _names_of(body)
-    with errors_in_terms_of(renamed):
-        chat_body = await call.convert(partial(chat_of, key=call.seal_key), body)
-        call.ignored.add(chat_body.ignored)
-        call.ignored.in_terms_of_request = renamed
-        make_prompt = partial(chat_prompt, images=await shown_texts(call, model, chat_body))
-        prompt = await call.make_prompt(make_prompt, chat_body, model)
-        call.ignore(prompt.ignored)
-        return json_answer(engine_request(call, model, chat_body, f"msg_{call.id}", prompt.ids, param="messages"))
-
-
-async def _events(answer: "_MessageAnswer", renamed: Callable[[str], str]) -> AsyncIterator[Sequence[Event]]:
-    """Yield the events of a stream."""
-    has_begun = False
-    with errors_in_terms_of(renamed):
-        async for _, delta in answer.chat.streams.deltas():
-            events: list[Event] = []
-            if not has_begun:
-                has_begun = True
-                events.append({"type": "message_start", "message": answer.begun()})
-            events += answer.push(delta)
-            if delta.finish_reason is not None:
-                events += [{"type": "message_delta", **answer.end()}, {"type": "message_stop"}]
-            if events:
-                yield events
+    return json_answer(await rendered_chat(call, model, body, f"msg_{call.id}"))
 
 
 class _MessageAnswer:
     """The message as it comes to be."""
 
     def __init__(self, chat: StartedChat, body: MessagesRequest, key: bytes) -> None:
-        self.chat = chat
+        self._chat = chat
         self._model = body.model
         self._parts = MessageParts(chat.rules)
         prove = sign if body.shows_thinking else seal
         self._content = MessageContent(lambda text: prove(text, key), shows_thinking=body.shows_thinking)
         self._stop_reason, self._stop_sequence = "end_turn", None
 
-    def push(self, delta: TextDelta) -> list[Event]:
+    async def events(self) -> AsyncIterator[Sequence[Event]]:
+        """Yield the events of a stream."""
+        has_begun = False
+        async for _, delta in self._chat.streams.deltas():
+            events: list[Event] = []
+            if not has_begun:
+                has_begun = True
+                events.append({"type": "message_start", "message": self._message([], dict.fromkeys(self._stopped()))})
+            events += self._push(delta)
+            if delta.finish_reason is not None:
+                end = {"type": "message_delta", "delta": self._stopped(), "usage": self._usage()}
+                events += [end, {"type": "message_stop"}]
+            if events:
+                yield events
+
+    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> dict[str, Any]:
+        """Return the complete message."""
+        [deltas] = collected
+        for delta in deltas:
+            self._push(delta)
+        return self._message(self._content.blocks, self._stopped())
+
+    def _push(self, delta: TextDelta) -> list[Event]:
         """Add the next text and return its events, with the last text those that end its block too."""
         events = [event for part in self._parts.push(delta) for event in self._content.push(part)]
         if delta.finish_reason is not None:
@@ -150,20 +118,8 @@ class _MessageAnswer:
             self._stop_sequence = delta.stop_reason if self._stop_reason == "stop_sequence" else None
         return events
 
-    def begun(self) -> dict[str, Any]:
-        """Return the message before it has content."""
-        return self._message([], dict.fromkeys(self._stopped()))
-
-    def end(self) -> dict[str, Any]:
-        """Return what is known once the content is complete."""
-        return {"delta": self._stopped(), "usage": self._usage()}
-
-    def whole(self) -> dict[str, Any]:
-        """Return the complete message."""
-        return self._message(self._content.blocks, self._stopped())
-
     def _message(self, content: list[dict[str, Any]], stopped: dict[str, Any]) -> dict[str, Any]:
-        head = {"id": self.chat.streams.id, "type": "message", "role": "assistant", "model": self._model}
+        head = {"id": self._chat.streams.id, "type": "message", "role": "assistant", "model": self._model}
         usage = self._usage() | NO_USAGE
         return head | {"content": content, **stopped, "container": None, "usage": usage}
 
@@ -178,7 +134,7 @@ class _MessageAnswer:
         return "tool_use" if self._content.has_calls else "end_turn"
 
     def _usage(self) -> dict[str, Any]:
-        usage = self.chat.streams.usage()
+        usage = self._chat.streams.usage()
         cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
         return {
             "input_tokens": usage["prompt_tokens"] - cached_tokens,
@@ -187,18 +143,3 @@ class _MessageAnswer:
             "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {"thinking_tokens": usage["completion_tokens_details"]["reasoning_tokens"]},
         }
-
-
-def _names_of(body: CountTokensRequest) -> Callable[[str], str]:
-    """Return what gives a chat's field the name that it has in the request, and leaves other names as they are."""
-    places = [index for index, _ in body.own_tools]
-
-    def of_tool(match: re.Match[str]) -> str:
-        return f"tools[{places[int(match[1])]}]{'.input_schema' if match[2] else ''}"
-
-    def renamed(param: str) -> str:
-        for pattern, name in _FIELDS:
-            param = re.sub(pattern, name, param)
-        return re.sub(r"^tools\[(\d+)\]\.function(\.parameters)?\b", of_tool, param)
-
-    return renamed

@@ -4,62 +4,45 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
 import contextlib
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
+from service.api.conversation import Options
 from service.api.dependencies import OpenCall
 from service.api.generation.admission import submit
+from service.api.generation.answer import answer
 from service.api.generation.answer_rules import completion_rules
 from service.api.generation.chat_answers import start_chat
-from service.api.generation.chat_prompt import chat_of
 from service.api.generation.completion_prompts import completion_prompts, infill_for
-from service.api.generation.logprobs import chat_logprobs, is_long_to_write
+from service.api.generation.logprobs import chat_logprobs
 from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.call import Call
-from service.api.http.errors import errors_in_terms_of
 from service.api.http.json_lines import JsonLineStream
 from service.api.http.receive import json_body
 from service.api.openapi.responses import GENERATION_ERRORS, answers
-from service.api.schema.completions import CompletionRequest
-from service.api.schema.generation import GenerationRequest
 from service.api.schema.ollama import (
     OllamaChatRequest,
     OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaRequest,
 )
-from service.api.schema.token_ids import TokenIds
-from service.api.schema.wire import checked
 from service.api.served import ServedEncoder, ServedModel
 from service.api.vectors.encoding import encode_body, token_ids
 from service.api.vectors.numbers import cut, size_of
 from service.errors import UnknownModel
-from service.text.prompt_model import PromptModel
 
 router = APIRouter(tags=["ollama"])
 
 LATEST = ":latest"  # the tag of a model whose name has none
 NANOSECONDS = 10**9
-
-# The names of a chat's and a completion's fields, and those of Ollama's that they come from.
-_FIELDS = (
-    (r"\breasoning_content$", "thinking"),
-    (r"^(enable_thinking|reasoning_effort)$", "think"),
-    (r"^max_tokens$", "options.num_predict"),
-    (r"^repetition_penalty$", "options.repeat_penalty"),
-    (r"^(frequency_penalty|min_p|presence_penalty|seed|stop|temperature|top_k|top_p)\b", r"options.\1"),
-    (r"^(response_format|structured_outputs)\b(\.(json_schema|json|schema|json_object)\b)*", "format"),
-    (r"^(messages\[\d+\])\.content\[(\d+)\]\.(image_url|type)\b.*$", r"\1.images[\2]"),
-)
-_PROMPT_IMAGE = (r"^messages\[\d+\]\.images\b", "images")  # of the chat that a prompt is turned into
 
 
 @router.post("/api/chat", responses=answers("OllamaChat", *GENERATION_ERRORS, lines="OllamaChat"))
@@ -77,8 +60,7 @@ async def chat_like_ollama(
     model, load_s = await _timed(call.generating, body.model)
     if not body.messages and not call.has_long_body:
         return _loaded(body)
-    with errors_in_terms_of(_names_of(body)):
-        return await _answer(call, model, body, await _started_chat(call, model, body), load_s)
+    return await _answer(call, model, body, await _started_chat(call, model, body), load_s)
 
 
 @router.post("/api/generate", responses=answers("OllamaGenerated", *GENERATION_ERRORS, lines="OllamaGenerated"))
@@ -97,9 +79,8 @@ async def generate_like_ollama(
         return _loaded(body)
     # A model without a chat template takes no messages; Ollama's template of such a model is only the prompt.
     is_continuation = body.is_continuation or model.chat_template is None
-    with errors_in_terms_of(_names_of(body)):
-        start = _started_completion if is_continuation else _started_chat
-        return await _answer(call, model, body, await start(call, model, body), load_s)
+    start = _started_completion if is_continuation else _started_chat
+    return await _answer(call, model, body, await start(call, model, body), load_s)
 
 
 @router.post("/api/embed", responses=answers("OllamaEmbeddings", *GENERATION_ERRORS))
@@ -136,64 +117,40 @@ async def embed_like_older_ollama(
 class _Started(NamedTuple):
     """An answer that is being generated."""
 
-    body: GenerationRequest  # of OpenAI's interface
+    options: Options
     streams: TextStreams
     parts: MessageParts
 
 
 async def _started_chat(call: Call, model: ServedModel, body: OllamaChatRequest | OllamaGenerateRequest) -> _Started:
-    call.ignored.in_terms_of_request = _names_of(body)
-    chat_body = await call.convert(chat_of, body)
-    call.ignored.add(chat_body.ignored)
-    chat = await start_chat(call, model, chat_body, prefix="chat-")
-    return _Started(chat_body, chat.streams, MessageParts(chat.rules))
+    chat = await start_chat(call, model, body, prefix="chat-")
+    return _Started(chat.options, chat.streams, MessageParts(chat.rules))
 
 
 async def _started_completion(call: Call, model: ServedModel, body: OllamaGenerateRequest) -> _Started:
-    call.ignored.in_terms_of_request = _names_of(body)
     if body.think is not None:
         call.ignore(["think"])
-    completion = await call.convert(completion_of, body)
-    infill = infill_for(completion, model.tokenizer)
-    rules = await completion_rules(call, model, completion)
+    asked = body.continuation()
+    options, infill = asked.options, infill_for(asked, model.tokenizer)
+    rules = await completion_rules(call, model, options)
     streams = submit(
         call,
         model,
-        completion,
-        await call.make_prompt(continued_prompts, body, model),
+        options,
+        await call.make_prompt(completion_prompts, body, model),
         rules,
         prefix="gen-",
         param="prompt",
         default_max_tokens=None,
         more_stop_ids=frozenset() if infill is None else infill.end_ids,
     )
-    return _Started(completion, streams, MessageParts(rules))
-
-
-def completion_of(body: OllamaGenerateRequest) -> CompletionRequest:
-    """Return the completion that has the same answer; raises what `checked` raises."""
-    return checked(CompletionRequest, body.as_completion())
-
-
-def continued_prompts(body: OllamaGenerateRequest, model: PromptModel) -> list[TokenIds]:
-    """Return the token ids of the prompt; raises as `completion_prompts`."""
-    return completion_prompts(completion_of(body), model)
+    return _Started(options, streams, MessageParts(rules))
 
 
 async def _answer(call: Call, model: ServedModel, body: OllamaRequest, started: _Started, load_s: float) -> Response:
-    answer = _OllamaAnswer(call, model, body, started, load_s)
-    streams = started.streams
-    if body.stream:
-        return JsonLineStream(
-            answer.stream(), sequences=streams, deadline=call.deadline, nothing=answer.part({"content": ""})
-        )
-    with streams:
-        [deltas] = await call.unless_disconnected(streams.collect())
-
-    def write() -> JSONResponse:
-        return JSONResponse(answer.whole(deltas))
-
-    return await call.run_in_thread(write) if is_long_to_write(streams, started.body) else write()
+    writer = _OllamaAnswer(call, model, body, started, load_s)
+    respond = partial(JsonLineStream, nothing=writer.part({"content": ""}))
+    return await answer(call, started.streams, started.options, writer, respond)
 
 
 class _OllamaAnswer:
@@ -205,21 +162,21 @@ class _OllamaAnswer:
         self._tool_call: dict[str, Any] | None = None  # whose arguments are not complete yet, as text
         self._num_calls = 0
 
-    async def stream(self) -> AsyncIterator[Sequence[dict[str, Any]]]:
+    async def events(self) -> AsyncIterator[Sequence[dict[str, Any]]]:
         """Yield the objects of a stream."""
-        with errors_in_terms_of(_names_of(self._body)):
-            async for _, delta in self._streams.deltas():
-                objects = [self.part(message) for message in self._push(delta)]
-                if logprobs := self._logprobs([delta]):
-                    objects = objects or [self.part({"content": ""})]
-                    objects[0]["logprobs"] = logprobs
-                if delta.finish_reason is not None:
-                    objects.append(self.part({"content": ""}, **self._end(delta)))
-                if objects:
-                    yield objects
+        async for _, delta in self._streams.deltas():
+            objects = [self.part(message) for message in self._push(delta)]
+            if logprobs := self._logprobs([delta]):
+                objects = objects or [self.part({"content": ""})]
+                objects[0]["logprobs"] = logprobs
+            if delta.finish_reason is not None:
+                objects.append(self.part({"content": ""}, **self._end(delta)))
+            if objects:
+                yield objects
 
-    def whole(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> dict[str, Any]:
         """Return the answer as one object."""
+        [deltas] = collected
         texts: dict[str, str] = {"content": ""}
         calls: list[dict[str, Any]] = []
         for delta in deltas:
@@ -328,15 +285,3 @@ def _nanoseconds(seconds: float) -> int:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
-
-
-def _names_of(body: OllamaRequest) -> Callable[[str], str]:
-    """Return what gives a field of OpenAI's interface the name that it has in the request."""
-    fields = _FIELDS if isinstance(body, OllamaChatRequest) else (*_FIELDS, _PROMPT_IMAGE)
-
-    def renamed(path: str) -> str:
-        for pattern, name in fields:
-            path = re.sub(pattern, name, path)
-        return path
-
-    return renamed

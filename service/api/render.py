@@ -13,9 +13,10 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from service.api.completions import DEFAULT_MAX_TOKENS
+from service.api.conversation import Options
 from service.api.dependencies import OpenCall
 from service.api.generation.admission import max_tokens_of, sampling_of
-from service.api.generation.chat_prompt import chat_prompt
+from service.api.generation.chat_prompt import Conversational, chat_prompt, conversation_of
 from service.api.generation.completion_prompts import completion_prompts
 from service.api.generation.images import shown_texts
 from service.api.http.call import Call
@@ -41,10 +42,7 @@ async def render_chat_completion(
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
     """
     model = await call.generating(body.model)
-    make_prompt = partial(chat_prompt, images=await shown_texts(call, model, body))
-    prompt = await call.make_prompt(make_prompt, body, model)
-    call.ignore(prompt.ignored)
-    return json_answer(engine_request(call, model, body, f"chatcmpl-{call.id}", prompt.ids, param="messages"))
+    return json_answer(await rendered_chat(call, model, body, f"chatcmpl-{call.id}") | _as_stated(body))
 
 
 @router.post("/v1/completions/render", responses=list_of("RenderedPrompt", *BODY_ERRORS))
@@ -58,19 +56,34 @@ async def render_completion(
     """
     model = await call.generating(body.model)
     prompts = await call.make_prompt(completion_prompts, body, model)
+    options = body.options()
     names = [f"cmpl-{call.id}"] if len(prompts) == 1 else [f"cmpl-{call.id}-{index}" for index in range(len(prompts))]
     return json_answer(
         [
-            engine_request(call, model, body, name, ids, param="prompt", default_max_tokens=DEFAULT_MAX_TOKENS)
+            engine_request(call, model, options, name, ids, param="prompt", default_max_tokens=DEFAULT_MAX_TOKENS)
+            | _as_stated(body)
             for name, ids in zip(names, prompts, strict=True)
         ]
     )
 
 
+async def rendered_chat(call: Call, model: ServedModel, body: Conversational, name: str) -> dict[str, Any]:
+    """Return what an engine would get for a chat; raises as `chat_prompt` and `engine_request`."""
+    conversation = conversation_of(body, call.seal_key)
+    make_prompt = partial(chat_prompt, key=call.seal_key, images=await shown_texts(call, model, body))
+    prompt = await call.make_prompt(make_prompt, body, model)
+    call.ignore(prompt.ignored)
+    return engine_request(call, model, conversation.options, name, prompt.ids, param=conversation.at)
+
+
+def _as_stated(body: GenerationRequest) -> dict[str, Any]:
+    return {"stream_options": body.stream_options, "return_token_ids": body.return_token_ids}
+
+
 def engine_request(
     call: Call,
     model: ServedModel,
-    body: GenerationRequest,
+    options: Options,
     name: str,
     prompt_ids: Sequence[int],
     *,
@@ -82,7 +95,7 @@ def engine_request(
     Args:
         call: the HTTP request.
         model: the model that would answer.
-        body: its checked body.
+        options: the request's.
         name: what vLLM calls the request's id.
         prompt_ids: the rendered prompt.
         param: the field that the prompt came from.
@@ -92,15 +105,15 @@ def engine_request(
         InvalidParameter: the prompt is empty, or a token id is not the model's.
         ContextLengthExceeded: the context has no room for the tokens requested.
     """
-    body.check_token_ids(model.vocab_size)
-    sampling = sampling_of(body, model, call.api)
+    options.check_token_ids(model.vocab_size)
+    sampling = sampling_of(options, model, call.api)
     return {
         "request_id": name,
         "token_ids": list(prompt_ids),
         "token_offsets": None,
         "features": None,  # of images and audio
         "sampling_params": {
-            "n": body.n,
+            "n": options.n,
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "repetition_penalty": sampling.repetition_penalty,
@@ -108,21 +121,21 @@ def engine_request(
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
             "min_p": sampling.min_p,
-            "seed": body.seed,
-            "stop": body.stop,
-            "stop_token_ids": body.stop_token_ids,
-            "ignore_eos": body.ignore_eos,
-            "max_tokens": max_tokens_of(call, model, body, prompt_ids, param=param, default=default_max_tokens),
-            "min_tokens": body.min_tokens,
-            "logprobs": body.num_logprobs,
-            "prompt_logprobs": body.num_prompt_logprobs,
+            "seed": options.seed,
+            "stop": options.stop,
+            "stop_token_ids": options.stop_token_ids,
+            "ignore_eos": options.ignore_eos,
+            "max_tokens": max_tokens_of(call, model, options, prompt_ids, param=param, default=default_max_tokens),
+            "min_tokens": options.min_tokens,
+            "logprobs": options.num_logprobs,
+            "prompt_logprobs": options.num_prompt_logprobs,
         },
-        "model": body.model,
-        "stream": body.stream,
-        "stream_options": body.stream_options,
-        "return_token_ids": body.return_token_ids,
-        "cache_salt": body.cache_salt,
-        "priority": body.priority,
+        "model": options.model,
+        "stream": options.stream,
+        "stream_options": None,
+        "return_token_ids": False,
+        "cache_salt": options.cache_salt,
+        "priority": options.priority,
         "kv_transfer_params": None,
     }
 

@@ -13,22 +13,19 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
-from service.api.generation.chat_prompt import chat_of, chat_prompt
-from service.api.generation.images import shown_texts
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
 from service.api.generation.message import MessageParts
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.sealed import seal
 from service.api.generation.streams import TextDelta
 from service.api.http.call import Call
-from service.api.http.errors import error_answer, errors_in_terms_of
+from service.api.http.errors import error_answer
 from service.api.http.receive import json_body
 from service.api.http.sse import NamedEventStream
-from service.api.memory.memory import LAST_WRITE_S, Keeping, KeyMemory, ResponseMemory
+from service.api.memory.memory import LAST_WRITE_S, Keeping, KeyMemory
 from service.api.memory.store import UNFINISHED, new_id_prefix
 from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
-from service.api.render import engine_request, json_answer
-from service.api.schema.chat import ChatCompletionRequest
+from service.api.render import json_answer, rendered_chat
 from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
 from service.errors import ResponsesUnavailable
@@ -57,19 +54,17 @@ async def create_response(
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """
     created_at = int(time.time())
-    call.ignored.in_terms_of_request = body.in_terms_of_request
     model = await call.generating(body.model)
-    with errors_in_terms_of(body.in_terms_of_request):
-        body, chat_body = await _with_chat(call, body, memory)
-        chat = await start_chat(call, model, chat_body, prefix=new_id_prefix())
+    body = await memory.continued(call, body)
+    chat = await start_chat(call, model, body, prefix=new_id_prefix())
     keeping, key = memory.keeping(call, body, chat.streams.id), call.seal_key
     answer = _ResponseAnswer(chat, body, created_at, keeping, seal=partial(seal, key=key))
     if body.background:
         return await begin_in_background(call, chat, answer)
     if body.stream:
-        events = _events(chat, body, answer)
+        events = _events(chat, answer)
         return NamedEventStream(events, sequences=chat.streams, deadline=call.deadline)
-    with chat.streams, answer.kept(), errors_in_terms_of(body.in_terms_of_request):
+    with chat.streams, answer.kept():
         [deltas] = await call.unless_disconnected(chat.streams.collect())
 
         def end() -> dict[str, Any]:
@@ -77,20 +72,10 @@ async def create_response(
                 answer.push(delta)
             return answer.end()
 
-        is_long = is_long_to_write(chat.streams, chat_body)
+        is_long = is_long_to_write(chat.streams, chat.options)
         response = await call.run_in_thread(end) if is_long else end()
         await answer.keeping.write(response)
     return await call.run_in_thread(lambda: JSONResponse(response)) if is_long else JSONResponse(response)
-
-
-async def _with_chat(
-    call: Call, body: ResponsesRequest, memory: ResponseMemory
-) -> tuple[ResponsesRequest, ChatCompletionRequest]:
-    """Return a request with the items that it continues, and the chat that has the same answer."""
-    body = await memory.continued(call, body)
-    chat_body = await call.convert(partial(chat_of, key=call.seal_key), body)
-    call.ignored.add(chat_body.ignored)
-    return body, chat_body
 
 
 async def begin_in_background(call: Call, chat: StartedChat, answer: "_ResponseAnswer") -> Response:
@@ -143,16 +128,7 @@ async def _make_in_background(call: Call, chat: StartedChat, answer: "_ResponseA
         await answer.keeping.write_state(response, within_s=LAST_WRITE_S)
 
 
-async def _events(
-    chat: StartedChat, body: ResponsesRequest, answer: "_ResponseAnswer"
-) -> AsyncIterator[Sequence[Event]]:
-    """Yield the events of a stream, numbered."""
-    with answer.kept(), errors_in_terms_of(body.in_terms_of_request):
-        async for events in _numbered_events(chat, answer):
-            yield events
-
-
-async def _numbered_events(chat: StartedChat, answer: "_ResponseAnswer") -> AsyncIterator[Sequence[Event]]:
+async def _events(chat: StartedChat, answer: "_ResponseAnswer") -> AsyncIterator[Sequence[Event]]:
     number = 0
 
     def numbered(events: Iterable[Event]) -> list[Event]:
@@ -161,19 +137,20 @@ async def _numbered_events(chat: StartedChat, answer: "_ResponseAnswer") -> Asyn
         number += len(result)
         return result
 
-    async for _, delta in chat.streams.deltas():
-        events: list[Event] = []
-        if number == 0:
-            begun = answer.response("in_progress")
-            events = [{"type": f"response.{kind}", "response": begun} for kind in ("created", "in_progress")]
-        events += answer.push(delta)
-        if delta.finish_reason is not None:
-            response = answer.end()
-            yield numbered([*events, *answer.last_events])
-            await answer.keeping.write(response)
-            events = [{"type": f"response.{response['status']}", "response": response}]
-        if events:
-            yield numbered(events)
+    with answer.kept():
+        async for _, delta in chat.streams.deltas():
+            events: list[Event] = []
+            if number == 0:
+                begun = answer.response("in_progress")
+                events = [{"type": f"response.{kind}", "response": begun} for kind in ("created", "in_progress")]
+            events += answer.push(delta)
+            if delta.finish_reason is not None:
+                response = answer.end()
+                yield numbered([*events, *answer.last_events])
+                await answer.keeping.write(response)
+                events = [{"type": f"response.{response['status']}", "response": response}]
+            if events:
+                yield numbered(events)
 
 
 class _ResponseAnswer:
@@ -251,7 +228,7 @@ class _ResponseAnswer:
             "model": body.model,
             "output": list(self._output.items) if is_over else [],
             "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": body.effort, "summary": None},
+            "reasoning": {"effort": body.stated_effort, "summary": None},
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
             "store": self.keeping.is_kept,
@@ -291,11 +268,6 @@ async def render_response(
 
     Source: https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/serve/render/api_router.py
     """
-    call.ignored.in_terms_of_request = body.in_terms_of_request
     model = await call.generating(body.model)
-    with errors_in_terms_of(body.in_terms_of_request):
-        _, chat_body = await _with_chat(call, body, memory)
-        make_prompt = partial(chat_prompt, images=await shown_texts(call, model, chat_body))
-        prompt = await call.make_prompt(make_prompt, chat_body, model)
-        call.ignore(prompt.ignored)
-        return json_answer(engine_request(call, model, chat_body, f"resp_{call.id}", prompt.ids, param="messages"))
+    body = await memory.continued(call, body)
+    return json_answer(await rendered_chat(call, model, body, f"resp_{call.id}"))

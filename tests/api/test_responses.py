@@ -75,7 +75,7 @@ async def test_the_choice_of_some_tools_is_enforced_and_stated():
 
 
 async def test_a_grammar_that_cannot_be_followed_is_named_as_responses_name_it():
-    failure = ConstraintError("Not so.", param="response_format.json_schema.schema.pattern")
+    failure = ConstraintError("Not so.", param="text.format.schema.pattern")
     assert (await refusal(Service([failure])))["param"] == "text.format.schema.pattern"
     response = await Service([*tokens("a"), failure]).post(
         "/v1/responses", {"model": MODEL, "input": "x", "stream": True}
@@ -238,7 +238,7 @@ async def test_a_failure_in_a_stream_is_its_last_event():
         ({"tools": [CLOCK], "tool_choice": {"type": "mcp", "server_label": "a"}}, "tool_choice.type"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://a"}]}]},
-            "input",
+            "input[0].content[0].type",
         ),
         ({"tools": [CLOCK, CLOCK]}, "tools[1].name"),
         ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice.name"),

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from service.api.memory.store import ResponseStore
-from service.api.schema.open_calls import OpenCalls
+from service.api.open_calls import OpenCalls
 from service.engine.request import FinishReason
 from service.storage.folder_store import FolderStore
 from service.text.chat_template import ChatTemplate

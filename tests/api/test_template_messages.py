@@ -1,14 +1,14 @@
 import pytest
 
 from service.api.generation.chat_prompt import template_messages
-from service.api.schema.chat import Message
+from service.api.schema.chat import Message, turns_of
 from service.errors import InvalidParameter, MissingParameter
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
 
 
 def turns(*messages):
-    return template_messages([Message.model_validate(message) for message in messages])
+    return template_messages(turns_of([Message.model_validate(message) for message in messages]))
 
 
 def test_parts_are_joined_and_a_developer_is_the_system():

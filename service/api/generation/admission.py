@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
+from service.api.conversation import Options
 from service.api.generation.answer_rules import AnswerRules
 from service.api.generation.streams import TextRule, TextStreams
 from service.api.http.call import ApiContext, Call
-from service.api.schema.generation import GenerationRequest
 from service.api.served import ServedModel
 from service.engine.limits import MAX_STOP_IDS
 from service.engine.request import BACKGROUND_PRIORITY, PlacedMedium, Request, Sampling
@@ -26,7 +26,7 @@ from service.text.detokenizer import StopRule
 def submit(
     call: Call,
     model: ServedModel,
-    body: GenerationRequest,
+    options: Options,
     prompts: Sequence[Sequence[int]],
     rules: AnswerRules,
     *,
@@ -42,8 +42,8 @@ def submit(
     Args:
         call: the HTTP request.
         model: the model that answers.
-        body: the request's body.
-        prompts: token ids to continue, each `body.n` times.
+        options: the request's.
+        prompts: token ids to continue, each `options.n` times.
         rules: the rules of all answers.
         prefix: the beginning of the answer's id, such as `chatcmpl-`.
         param: the field that the prompts came from.
@@ -60,28 +60,29 @@ def submit(
         Overloaded, Draining, EngineStopped: the engine does not accept all sequences now.
         QueueTimeout: the request has waited too long already.
     """
-    body.check_token_ids(model.vocab_size)
-    call.log_user(body.end_user)
-    call.log_fields["stream"] = body.stream
-    call.api.metrics.of_model(model.series_name).request_params_n.observe(body.n)
-    stop_ids = _stop_ids(body, model, more_stop_ids)
+    options.check_token_ids(model.vocab_size)
+    call.log_user(options.user)
+    call.log_fields["stream"] = options.stream
+    call.api.metrics.of_model(model.series_name).request_params_n.observe(options.n)
+    stop_ids = _stop_ids(options, model, more_stop_ids)
     limits = [
-        max_tokens_of(call, model, body, prompt_ids, param=param, default=default_max_tokens) for prompt_ids in prompts
+        max_tokens_of(call, model, options, prompt_ids, param=param, default=default_max_tokens)
+        for prompt_ids in prompts
     ]
-    priority, cache_salt = _priority(call, body), cache_salt_of(call, body)
-    text_rule = _text_rule(body, model, rules)
+    priority, cache_salt = _priority(call, options), cache_salt_of(call, options)
+    text_rule = _text_rule(options, model, rules)
     common = Request(
         "",
         (),
         1,
-        sampling_of(body, model, call.api),
+        sampling_of(options, model, call.api),
         stop_ids,
         priority=priority,
         flow=call.key.name,
         weight=call.key.weight,
         cache_salt=cache_salt,
         shared_len=shared_len,
-        num_prompt_logprobs=body.num_prompt_logprobs,
+        num_prompt_logprobs=options.num_prompt_logprobs,
         media=media,
         adapter=model.adapter,
     )
@@ -89,62 +90,62 @@ def submit(
     requests = [
         replace(
             common,
-            id=f"{answer_id}-{number * body.n + index}",
+            id=f"{answer_id}-{number * options.n + index}",
             prompt_ids=tuple(prompt_ids),
             max_tokens=max_tokens,
-            sampling=replace(common.sampling, seed=body.seed_for(index, random_seed)),
+            sampling=replace(common.sampling, seed=options.seed_for(index, random_seed)),
             constraint=None if rules.constraint is None else rules.constraint.matcher(stop_ids),
         )
         for number, (prompt_ids, max_tokens) in enumerate(zip(prompts, limits, strict=True))
-        for index in range(body.n)
+        for index in range(options.n)
     ]
     deadline = call.wait_in_queue(sum(len(request.prompt_ids) for request in requests))
     requests[0] = replace(requests[0], queue_deadline=deadline)  # with which the request begins
-    return TextStreams(call, model, answer_id, requests, text_rule, per_prompt=body.n)
+    return TextStreams(call, model, answer_id, requests, text_rule, per_prompt=options.n)
 
 
-def _priority(call: Call, body: GenerationRequest) -> int:
+def _priority(call: Call, options: Options) -> int:
     """Return the priority in the engine.
 
     Raises:
         PriorityNotAllowed: the request's key may not overtake others.
     """
-    if body.priority < 0 and not call.key.can_prioritize:
+    if options.priority < 0 and not call.key.can_prioritize:
         raise PriorityNotAllowed
-    return body.priority + (BACKGROUND_PRIORITY if call.is_background else 0)
+    return options.priority + (BACKGROUND_PRIORITY if call.is_background else 0)
 
 
-def _text_rule(body: GenerationRequest, model: ServedModel, rules: AnswerRules) -> TextRule:
+def _text_rule(options: Options, model: ServedModel, rules: AnswerRules) -> TextRule:
     """Return how the tokens of the answers become text.
 
     Raises:
         UnsupportedParameter: the tokenizer's special tokens have no text to keep.
     """
     shown_ids = rules.shown_ids
-    if not body.skip_special_tokens:
+    if not options.skip_special_tokens:
         if model.tokenizer.token_bytes is None:
             raise UnsupportedParameter(
                 "skip_special_tokens", "this model's tokens have no text of their own. Leave it out."
             )
         shown_ids |= model.tokenizer.special_ids
     # Answers name, as vLLM's do, the stop tokens of the request, except those that end any text.
-    own_stop_ids = frozenset(body.stop_token_ids) - (frozenset() if body.ignore_eos else model.stop_ids)
+    own_stop_ids = frozenset(options.stop_token_ids) - (frozenset() if options.ignore_eos else model.stop_ids)
     return TextRule(
-        StopRule(tuple(body.stop), body.include_stop_str_in_output, own_stop_ids),
+        StopRule(tuple(options.stop), options.include_stop_str_in_output, own_stop_ids),
         shown_ids,
         rules.reader,
         None if rules.text_grammar is None else rules.text_grammar.end_check,
-        scores_only=body.requested_max_tokens[0] == 0,
+        scores_only=options.max_tokens == 0,
     )
 
 
-def cache_salt_of(call: Call, body: GenerationRequest) -> bytes:
+def cache_salt_of(call: Call, options: Options) -> bytes:
     """Return a salt that requests share if they have the same API key and the same `cache_salt`."""
     # Defends against T23.
     key = call.cache_salt
-    if body.cache_salt is None:
+    if options.cache_salt is None:
         return key
-    return hashlib.sha256(key + b"\0" + body.cache_salt.encode(errors="surrogatepass")).digest()
+    return hashlib.sha256(key + b"\0" + options.cache_salt.encode(errors="surrogatepass")).digest()
 
 
 def token_budget(
@@ -175,7 +176,7 @@ def token_budget(
 def max_tokens_of(
     call: Call,
     model: ServedModel,
-    body: GenerationRequest,
+    options: Options,
     prompt_ids: Sequence[int],
     *,
     param: str,
@@ -189,29 +190,28 @@ def max_tokens_of(
     """
     if not prompt_ids:
         raise InvalidParameter(f"Invalid '{param}': it has no token.", param=param)
-    requested, max_tokens_param = body.requested_max_tokens
     max_tokens = token_budget(
         prompt_tokens=len(prompt_ids),
-        requested=requested,
+        requested=options.max_tokens,
         default=model.operator_defaults.max_tokens or call.api.default_max_tokens or default,
         max_model_len=model.max_model_len,
         param=param,
     )
-    if (requested or 0) > max_tokens:
-        call.ignore([max_tokens_param])
-    if body.min_tokens > max_tokens:
-        message = f"'min_tokens' is {body.min_tokens}, but the completion has {max_tokens} tokens at most."
+    if (options.max_tokens or 0) > max_tokens:
+        call.ignore([options.max_tokens_at])
+    if options.min_tokens > max_tokens:
+        message = f"'min_tokens' is {options.min_tokens}, but the completion has {max_tokens} tokens at most."
         raise InvalidParameter(message, param="min_tokens")
     return max_tokens
 
 
-def _stop_ids(body: GenerationRequest, model: ServedModel, more: frozenset[int]) -> frozenset[int]:
-    own = frozenset[int]() if body.ignore_eos else model.stop_ids | more
-    stop_ids = own | frozenset(body.stop_token_ids)
-    if body.min_tokens and len(stop_ids) > MAX_STOP_IDS:
+def _stop_ids(options: Options, model: ServedModel, more: frozenset[int]) -> frozenset[int]:
+    own = frozenset[int]() if options.ignore_eos else model.stop_ids | more
+    stop_ids = own | frozenset(options.stop_token_ids)
+    if options.min_tokens and len(stop_ids) > MAX_STOP_IDS:
         message = f"'min_tokens' can suppress {MAX_STOP_IDS} stop tokens; this request has {len(stop_ids)}."
         raise InvalidParameter(message, param="min_tokens")
-    if body.min_tokens and body.allowed_token_ids is not None and stop_ids.issuperset(body.allowed_token_ids):
+    if options.min_tokens and options.allowed_token_ids is not None and stop_ids.issuperset(options.allowed_token_ids):
         message = (
             "'allowed_token_ids' has only stop tokens, which 'min_tokens' suppresses, so no token could be sampled."
         )
@@ -219,26 +219,28 @@ def _stop_ids(body: GenerationRequest, model: ServedModel, more: frozenset[int])
     return stop_ids
 
 
-def sampling_of(body: GenerationRequest, model: ServedModel, api: ApiContext) -> Sampling:
+def sampling_of(options: Options, model: ServedModel, api: ApiContext) -> Sampling:
     """Return the request's options; where it has none, the operator's, then the checkpoint's, then OpenAI's.
 
     Of the operator's, those of this model come before those of all models.
     """
     own, author = model.operator_defaults, model.defaults
-    mask = None if body.allowed_token_ids is None else pack_token_mask(body.allowed_token_ids).tobytes()
+    mask = None if options.allowed_token_ids is None else pack_token_mask(options.allowed_token_ids).tobytes()
     return Sampling(
-        temperature=float(_first(body.temperature, own.temperature, api.default_temperature, author.temperature, 1.0)),
-        top_p=float(_first(body.top_p, own.top_p, author.top_p, 1.0)),
-        top_k=max(0, int(_first(body.top_k, own.top_k, author.top_k, 0))),
-        min_p=float(_first(body.min_p, own.min_p, author.min_p, 0.0)),
-        repetition_penalty=float(
-            _first(body.repetition_penalty, own.repetition_penalty, author.repetition_penalty, 1.0)
+        temperature=float(
+            _first(options.temperature, own.temperature, api.default_temperature, author.temperature, 1.0)
         ),
-        presence_penalty=float(body.presence_penalty),
-        frequency_penalty=float(body.frequency_penalty),
-        logit_bias=body.logit_bias,
-        min_tokens=body.min_tokens,
-        num_logprobs=body.num_logprobs,
+        top_p=float(_first(options.top_p, own.top_p, author.top_p, 1.0)),
+        top_k=max(0, int(_first(options.top_k, own.top_k, author.top_k, 0))),
+        min_p=float(_first(options.min_p, own.min_p, author.min_p, 0.0)),
+        repetition_penalty=float(
+            _first(options.repetition_penalty, own.repetition_penalty, author.repetition_penalty, 1.0)
+        ),
+        presence_penalty=float(options.presence_penalty),
+        frequency_penalty=float(options.frequency_penalty),
+        logit_bias=options.logit_bias,
+        min_tokens=options.min_tokens,
+        num_logprobs=options.num_logprobs,
         allowed_mask=mask,
     )
 

@@ -8,11 +8,9 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+from service.api.conversation import NO_PARAMETERS, AnswerFormat, Conversation, Function, Options
+from service.api.generation.chat_prompt import ChatPrompt
 from service.api.http.call import Call
-from service.api.schema.chat import ChatCompletionRequest
-from service.api.schema.generation import GenerationRequest
-from service.api.schema.structured import ResponseFormat, StructuredOutputs
-from service.api.schema.tools import NO_PARAMETERS, FunctionDefinition, Tool
 from service.api.served import ServedModel
 from service.errors import BodyTooLaborious, InvalidParameter
 from service.text.bad_words import BadWords
@@ -37,7 +35,7 @@ DIGEST_BYTES = 16
 GRAMMAR_PROCESSOR_S = 2.0  # for a grammar that is tried
 # Of what states a grammar that is compiled at once, within a second at worst: schemas without patterns, or choices.
 MAX_PLAIN_CHARS = 16 * 1024
-NOT_PLAIN = (b'"pattern', b'"grammar": "', b'"regex": "', b'"json_": "')
+NOT_PLAIN = (b'"pattern', b'"kind": "grammar"', b'"kind": "regex"', b'"kind": "json", "value": "')
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class ToolUse:
     """The calls that an answer may have, or must consist of."""
 
     tool_format: Format
-    tools: Sequence[tuple[int, Tool]]  # those that may be called, with their places in the request
+    tools: Sequence[Function]  # those that may be called
     is_required: bool
     is_named: bool  # whether the request names the one function that must be called
     allows_several: bool
@@ -66,44 +64,42 @@ class ToolUse:
     @property
     def optional(self) -> Sequence[str]:
         """The paths of the other schemas."""
-        return [_param(index) for index, tool in self.tools if not self._promises(tool)]
+        return [tool.parameters_at for tool in self.tools if not self._promises(tool)]
 
     @cached_property
     def _read(self) -> tuple[tuple[CallableTool, ...], Sequence[str]]:
         relaxed: list[str] = []
         too_large = self._too_large()
         found: list[CallableTool] = []
-        for index, tool in self.tools:
-            param, function = _param(index), tool.function
-            if index in too_large:
-                relaxed.append(param)
-                function = function.model_copy(update={"parameters": {}})
-            found.append(_callable(function, param, self.tool_format, None if self._promises(tool) else relaxed))
+        for tool in self.tools:
+            if tool.parameters_at in too_large:
+                relaxed.append(tool.parameters_at)
+                tool = replace(tool, parameters={})  # noqa: PLW2901
+            found.append(_callable(tool, self.tool_format, None if self._promises(tool) else relaxed))
         return tuple(found), relaxed
 
     @property
     def has_promises(self) -> bool:
         """Whether the request asks that calls satisfy a schema."""
-        return any(self._promises(tool) for _, tool in self.tools)
+        return any(map(self._promises, self.tools))
 
-    def _promises(self, tool: Tool) -> bool:
+    def _promises(self, tool: Function) -> bool:
         """Return whether the request asks that calls of a tool satisfy its whole schema."""
-        return self.is_required or tool.function.strict
+        return self.is_required or tool.is_strict
 
-    def _too_large(self) -> set[int]:
-        """Return the places of the tools without whose schemas the others are small enough, the largest first.
+    def _too_large(self) -> set[str]:
+        """Return the paths of the schemas without which the others are small enough, the largest first.
 
         Raises:
             InvalidParameter: the schemas that must be enforced are too large by themselves.
         """
-        sizes = {index: len(json.dumps(tool.function.parameters)) for index, tool in self.tools}
-        optional = [index for index, tool in self.tools if not self._promises(tool)]
-        left_out: set[int] = set()
-        for index in sorted(optional, key=sizes.__getitem__, reverse=True):
+        sizes = {tool.parameters_at: len(json.dumps(tool.parameters)) for tool in self.tools}
+        left_out: set[str] = set()
+        for path in sorted(self.optional, key=sizes.__getitem__, reverse=True):
             if sum(sizes.values()) <= MAX_SCHEMAS_BYTES:
                 break
-            sizes[index] = 0
-            left_out.add(index)
+            sizes[path] = 0
+            left_out.add(path)
         if sum(sizes.values()) > MAX_SCHEMAS_BYTES:
             message = f"Invalid 'tools': their parameters are larger than {MAX_SCHEMAS_BYTES} bytes together."
             raise InvalidParameter(message, param="tools")
@@ -128,17 +124,9 @@ class ToolUse:
         Raises:
             InvalidParameter: the schema of a tool cannot be enforced.
         """
-        form = self.tool_format
-        if answer is not None and not self.is_required and form.calls[0].is_bare and not form.has_headers:
-            field = answer.param.partition(".")[0]
-            message = (
-                f"'{field}' contradicts 'tools': this model's calls begin like JSON answers. "
-                "Send 'tool_choice': 'none' or 'required'."
-            )
-            raise InvalidParameter(message, param=field)
         callables = [
             tool if has_optional or self._promises(stated) else tool.with_any_arguments()
-            for tool, (_, stated) in zip(self.callables, self.tools, strict=True)
+            for tool, stated in zip(self.callables, self.tools, strict=True)
         ]
         part = None if answer is None or self.is_required else answer.part
         return CallRules(callables, self.is_required, self.allows_several, part, reasoning)
@@ -155,37 +143,38 @@ class AnswerRules:
     text_grammar: Grammar | None = None  # of the content; None for any
 
 
-async def chat_rules(call: Call, model: ServedModel, body: ChatCompletionRequest, prompt_end: str) -> AnswerRules:
-    """Return the rules of a chat's answers.
+async def chat_rules(call: Call, model: ServedModel, conversation: Conversation, prompt: ChatPrompt) -> AnswerRules:
+    """Return the rules of the answers to a conversation.
 
     Args:
         call: the HTTP request.
         model: the model that answers.
-        body: the request's body.
-        prompt_end: the last characters of the rendered chat, without trailing space.
+        conversation: what it answers; its turns do not matter.
+        prompt: the rendered conversation.
 
     Raises:
         InvalidParameter: the grammar cannot be enforced, or a field contradicts it.
         DeadlineExceeded: the request's time is over.
     """
-    use = _tool_use(body, model) if body.may_call_tools else None
+    options, answer_format = conversation.options, conversation.options.format
+    use = _tool_use(conversation, model) if conversation.shown_tools else None
     form = NO_CALLS if model.chat_template is None else model.chat_template.format
     form = form if use is not None else form.without_calls
-    if use is None and not body.skip_special_tokens and not body.has_grammar:
+    if use is None and not options.skip_special_tokens and answer_format is None:
         form = _with_shown_marks(form, model.tokenizer)
-    begins = Content if body.continue_final_message else region_at_end(form, prompt_end)
+    begins = Content if prompt.continues_last else region_at_end(form, prompt.end)
     tags = ThinkingTags.of((tags.marks for tags in form.thinking), model.tokenizer)
     # Calls and JSON begin behind the blank line that models write there; a pattern may hold the space itself.
-    keeps_space = body.structured_outputs is not None and body.structured_outputs.json_ is None
-    is_held = body.has_grammar or (use is not None and use.is_required)
+    keeps_space = answer_format is not None and answer_format.kind != "json"
+    is_held = answer_format is not None or (use is not None and use.is_required)
     reasoning = None
     if is_held and form.thinking and begins is not Content and tags is None:
-        stated = [each for each in form.thinking if prompt_end.endswith(each.open.strip())] or form.thinking
+        stated = [each for each in form.thinking if prompt.end.endswith(each.open.strip())] or form.thinking
         reasoning = Reasoning("" if begins is Thought else stated[0].open, stated[0].close, not keeps_space)
     own_form = NO_CALLS if begins is Content and use is None else form
-    statement = GrammarStatement(body.structured_outputs, body.response_format, use, own_form, reasoning)
-    constraint, text_names = await _constraint(call, model, body, statement)
-    text_grammar = constraint if body.has_grammar and isinstance(constraint, Grammar) else None
+    statement = GrammarStatement(answer_format, use, own_form, reasoning)
+    constraint, text_names = await _constraint(call, model, options, statement)
+    text_grammar = constraint if answer_format is not None and isinstance(constraint, Grammar) else None
     if text_grammar is not None and use is None and statement.has_frame:
         text_grammar, _ = await _grammar(call, model, replace(statement, form=NO_CALLS, reasoning=None))
     if is_held and form.thinking and begins is Content:
@@ -212,23 +201,22 @@ def _with_shown_marks(form: Format, tokenizer: Tokenizer) -> Format:
     return replace(form, thinking=thinking, wraps=wraps, hidden=())
 
 
-async def completion_rules(call: Call, model: ServedModel, body: GenerationRequest) -> AnswerRules:
+async def completion_rules(call: Call, model: ServedModel, options: Options) -> AnswerRules:
     """Return the rules of a completion's answers; raises as `chat_rules`."""
-    statement = GrammarStatement(body.structured_outputs, getattr(body, "response_format", None))
-    constraint, _ = await _constraint(call, model, body, statement)
+    constraint, _ = await _constraint(call, model, options, GrammarStatement(options.format))
     return AnswerRules(constraint, text_grammar=constraint if isinstance(constraint, Grammar) else None)
 
 
 async def _constraint(
-    call: Call, model: ServedModel, body: GenerationRequest, statement: "GrammarStatement"
+    call: Call, model: ServedModel, options: Options, statement: "GrammarStatement"
 ) -> tuple[Grammar | BadWords | None, Mapping[str, Set[str]]]:
     """Return what constrains each answer, compiled off the event loop, and the text parameters of each function."""
     use = statement.use
-    if not body.has_grammar and (use is None or not (use.tool_format.is_taught or use.has_promises)):
+    if options.format is None and (use is None or not (use.tool_format.is_taught or use.has_promises)):
         if use is not None:
             call.ignore(await call.compile(lambda: use.relaxed))
-        return BadWords.of(body.bad_words, model.tokenizer) if body.bad_words else None, {}
-    _check_options(body, model)
+        return BadWords.of(options.bad_words, model.tokenizer) if options.bad_words else None, {}
+    _check_options(options, model)
     grammar, stated = await _grammar(call, model, statement)
     call.ignore(stated.relaxed)
     return grammar, {name: frozenset(names) for name, names in stated.text_names.items()}
@@ -271,8 +259,7 @@ async def _grammar(call: Call, model: ServedModel, statement: "GrammarStatement"
 class GrammarStatement:
     """What of a request its grammar follows from, besides the model."""
 
-    structured_outputs: StructuredOutputs | None
-    response_format: ResponseFormat | None
+    format: AnswerFormat | None
     use: ToolUse | None = None
     form: Format = NO_CALLS  # how the answer is written
     reasoning: Reasoning | None = None  # whose tags are text, before what the grammar holds
@@ -287,22 +274,33 @@ class GrammarStatement:
         """The field of the request that errors name."""
         if self.use is not None:
             return "tools"
-        return "response_format" if self.structured_outputs is None else "structured_outputs"
+        assert self.format is not None, "the request has a grammar"
+        return self.format.field
 
     def text(self) -> bytes:
         """Return all of it as one text."""
-        stated: list[Any] = [self.structured_outputs, self.response_format, self.form.has_headers, self.reasoning]
+        stated: list[Any] = [self.format, self.form.has_headers, self.reasoning]
         if (use := self.use) is not None:
             stated += [use.is_required, use.is_named, use.allows_several]
-            functions = [(index, tool.function) for index, tool in use.tools]
-            stated += [(index, f.name, f.parameters, f.strict) for index, f in functions]
+            stated += [(tool.parameters_at, tool.name, tool.parameters, tool.is_strict) for tool in use.tools]
         return json.dumps(stated, default=vars).encode()
 
     def answer(self) -> GrammarDefinition | None:
-        """Return the grammar of an answer that calls no tool; None for any text. Raises InvalidParameter."""
-        if self.structured_outputs is not None:
-            return self.structured_outputs.definition()
-        return None if self.response_format is None else self.response_format.definition()
+        """Return the grammar of an answer that calls no tool; None for any text.
+
+        Raises:
+            InvalidParameter: it cannot be enforced, or not beside tools.
+        """
+        if self.format is None:
+            return None
+        answer, use = self.format.definition(), self.use
+        if use is not None and not use.is_required and use.tool_format.calls[0].is_bare and not self.form.has_headers:
+            message = (
+                f"'{self.format.field}' contradicts 'tools': this model's calls begin like JSON answers. "
+                "Send 'tool_choice': 'none' or 'required'."
+            )
+            raise InvalidParameter(message, param=self.format.field)
+        return answer
 
     def grammars(self, compiler: GrammarCompiler) -> Iterator[tuple[Sequence[Mapping[str, Any]], str, Sequence[str]]]:
         """Yield grammars, the strictest first: parts, the field for errors, and the paths that are not enforced."""
@@ -366,62 +364,60 @@ def stated_grammar(compiler: GrammarCompiler, statement: GrammarStatement, num_l
     raise failure
 
 
-def _tool_use(body: ChatCompletionRequest, model: ServedModel) -> ToolUse | None:
-    """Return how the answers of a chat whose template has rendered its tools may call them; None for no known way."""
+def _tool_use(conversation: Conversation, model: ServedModel) -> ToolUse | None:
+    """Return how the answers to a conversation whose template has rendered its tools may call them.
+
+    None for no known way.
+    """
     tool_format = model.chat_template.tool_format if model.chat_template is not None else None
     if tool_format is None:
         return None
-    choice = body.tool_choice
-    allowed = {} if choice is None else choice.names
-    is_named = choice is not None and choice.function is not None
+    choice = conversation.choice
+    several = conversation.allows_several_calls and tool_format.allows_several and not choice.is_named
     return ToolUse(
         tool_format,
-        [(i, tool) for i, tool in enumerate(body.tools) if not allowed or tool.function.name in allowed],
-        is_required=choice is not None and choice.is_required,
-        is_named=is_named,
-        allows_several=body.parallel_tool_calls and tool_format.allows_several and not is_named,
+        [tool for tool in conversation.tools if not choice.names or tool.name in choice.names],
+        is_required=choice.mode == "required",
+        is_named=choice.is_named,
+        allows_several=several,
     )
 
 
-def _check_options(body: GenerationRequest, model: ServedModel) -> None:
+def _check_options(options: Options, model: ServedModel) -> None:
     """Check that an answer can follow a grammar and end where the grammar does.
 
     Raises:
         InvalidParameter: an option could leave no token to sample.
     """
-    if not (model.stop_ids or body.stop_token_ids) or (body.ignore_eos and not body.stop_token_ids):
+    if not (model.stop_ids or options.stop_token_ids) or (options.ignore_eos and not options.stop_token_ids):
         message = "'ignore_eos' contradicts a grammar: nothing could end the answer. Send 'stop_token_ids' too."
         raise InvalidParameter(message, param="ignore_eos")
     for name, contradicts in (
-        ("min_tokens", body.min_tokens > 0),
-        ("bad_words", bool(body.bad_words)),
-        ("allowed_token_ids", body.allowed_token_ids is not None),
+        ("min_tokens", options.min_tokens > 0),
+        ("bad_words", bool(options.bad_words)),
+        ("allowed_token_ids", options.allowed_token_ids is not None),
     ):
         if contradicts:
             message = f"'{name}' contradicts a grammar, which decides which tokens may come and when to end."
             raise InvalidParameter(message, param=name)
 
 
-def _param(index: int) -> str:
-    return f"tools[{index}].function.parameters"
-
-
-def _callable(function: FunctionDefinition, param: str, form: Format, relaxed: list[str] | None) -> CallableTool:
-    schema = function.parameters
-    if schema is None or (not schema and function.strict):
+def _callable(tool: Function, form: Format, relaxed: list[str] | None) -> CallableTool:
+    schema, param = tool.parameters, tool.parameters_at
+    if schema is None or (not schema and tool.is_strict):
         schema = NO_PARAMETERS | {"additionalProperties": False}
     schema = _of_object(schema, param, relaxed)
-    part = definition.json_part(schema, param, is_strict=function.strict, relaxed=relaxed)
+    part = definition.json_part(schema, param, is_strict=tool.is_strict, relaxed=relaxed)
     codec = form.calls[0].codec
     if codec.is_json:
-        return CallableTool(function.name, part)
+        return CallableTool(tool.name, part)
     parameters = parameters_of(part, param, relaxed)
     for path in unheld_keywords(part, param) if isinstance(codec, Literal) else ():
         if relaxed is None:
             message = f"Invalid '{path}': this model writes arguments as literals, which cannot be held to it."
             raise InvalidParameter(message, param=path)
         relaxed.append(path)
-    return CallableTool(function.name, part, parameters)
+    return CallableTool(tool.name, part, parameters)
 
 
 def _of_object(schema: dict[str, Any], param: str, relaxed: list[str] | None) -> dict[str, Any]:

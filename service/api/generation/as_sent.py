@@ -7,36 +7,28 @@ Source: transformers' utils/chat_template_utils.py (_normalize_chat_messages, _a
 from collections.abc import Mapping
 from typing import Any
 
-from service.api.schema.chat import Message
-from service.api.schema.tools import NO_PARAMETERS
+from service.api.conversation import NO_PARAMETERS, Turn
 from service.text.chat_template import ChatTemplate
 
 THINKING = "reasoning_content"
 
 
-def as_sent(turn: Mapping[str, Any], message: Message, template: ChatTemplate) -> dict[str, Any]:
+def as_sent(message: Mapping[str, Any], turn: Turn, template: ChatTemplate) -> dict[str, Any]:
     """Return a message for a template: the client's keys in its order, then what the service has found out.
 
     As in transformers, nulls are left out, and thinking is under both names that templates read.
 
     Args:
-        turn: the values that templates understand, by key.
-        message: the same as the client sent it.
+        message: the values that templates understand, by key.
+        turn: the same as the client sent it.
         template: what will write it.
     """
-    sent = None
-    if message.sent is not None:
-        rewritten = type(message).rewritten(message.sent)
-        sent = {
-            name: value
-            for name, value in rewritten.items()
-            if (name in message.sent or name in turn) and not (value == "" and name in message.blank)
-        }
-    found = dict(turn) if sent is None else _ordered(sent, turn, has_text_arguments=template.joins_arguments)
-    if sent is not None and isinstance(sent.get("content"), list) and isinstance(turn["content"], str):
-        parts = [{"type": "text", "text": part.text} for part in message.content or ()]
-        found["content"] = parts if template.reads_parts else turn["content"]
-    thinking = turn.get(THINKING)
+    sent = turn.sent
+    found = dict(message) if sent is None else _ordered(sent, message, has_text_arguments=template.joins_arguments)
+    if sent is not None and isinstance(sent.get("content"), list) and isinstance(message["content"], str):
+        parts = [{"type": "text", "text": part.text} for part in turn.texts]
+        found["content"] = parts if template.reads_parts else message["content"]
+    thinking = message.get(THINKING)
     if thinking is None:
         return found
     named = {"thinking": thinking, **({"reasoning": thinking} if template.reads_reasoning else {})}

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from service.api.conversation import Options
 from service.api.generation.admission import cache_salt_of, max_tokens_of, submit
 from service.api.generation.answer_rules import AnswerRules, chat_rules
-from service.api.generation.chat_prompt import chat_prompt
+from service.api.generation.chat_prompt import Conversational, chat_prompt, conversation_of
 from service.api.generation.images import see
 from service.api.generation.streams import TextStreams
 from service.api.http.call import Call
-from service.api.schema.chat import ChatCompletionRequest
 from service.api.served import ServedModel
 from service.text.tokenizer import Tokenizer
 
@@ -18,25 +18,32 @@ from service.text.tokenizer import Tokenizer
 class StartedChat(NamedTuple):
     """A chat whose answers are being generated."""
 
+    options: Options
     prompt_ids: Sequence[int]
     streams: TextStreams
     rules: AnswerRules
     tokenizer: Tokenizer
 
 
-async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest, *, prefix: str) -> StartedChat:
-    """Render a chat and submit its sequences; raises as `see`, `make_prompt`, `chat_rules` and `submit`."""
-    seen = await see(call, model, body, cache_salt=cache_salt_of(call, body))
+async def start_chat(call: Call, model: ServedModel, body: Conversational, *, prefix: str) -> StartedChat:
+    """Render a chat and submit its sequences.
+
+    Raises:
+        RequestError: as `conversation_of`, `see`, `make_prompt`, `chat_rules` and `submit`.
+    """
+    conversation = conversation_of(body, call.seal_key)
+    options, at = conversation.options, conversation.at
+    call.ignore(conversation.ignored)
+    seen = await see(call, model, body, cache_salt=cache_salt_of(call, options))
     # A function that another process can be sent.
     make_prompt = partial(chat_prompt, key=call.seal_key, images=None if seen is None else seen.texts)
     prompt = await call.make_prompt(make_prompt, body, model)
-    prompt_ids = prompt.ids
     call.ignore(prompt.ignored)
-    rules = await chat_rules(call, model, body, prompt.end)
+    rules = await chat_rules(call, model, conversation, prompt)
     media = ()
     if seen is not None and prompt.images:
-        max_tokens_of(call, model, body, prompt_ids, param="messages", default=None)  # before a pixel is decoded
-        media = await seen.placed(prompt_ids, prompt.images)
+        max_tokens_of(call, model, options, prompt.ids, param=at, default=None)  # before a pixel is decoded
+        media = await seen.placed(prompt.ids, prompt.images)
         series = call.api.metrics.of_model(model.name)
         series.images.inc(len(prompt.images))
         series.image_tokens.inc(sum(placed.num_rows for placed in media))
@@ -44,13 +51,13 @@ async def start_chat(call: Call, model: ServedModel, body: ChatCompletionRequest
     streams = submit(
         call,
         model,
-        body,
-        [prompt_ids],
+        options,
+        [prompt.ids],
         rules,
         prefix=prefix,
-        param="messages",
+        param=at,
         default_max_tokens=None,
         shared_len=prompt.shared_len,
         media=media,
     )
-    return StartedChat(prompt_ids, streams, rules, model.tokenizer)
+    return StartedChat(options, prompt.ids, streams, rules, model.tokenizer)

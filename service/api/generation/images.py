@@ -5,11 +5,10 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from service.api.generation.chat_prompt import ImageSource, MeansChat, image_sources
+from service.api.conversation import ImagePart
+from service.api.generation.chat_prompt import Conversational, image_sources
 from service.api.generation.data_urls import read_data_url
 from service.api.http.call import Call
-from service.api.schema.chat import ChatCompletionRequest
-from service.api.schema.tokenize import TokenizeRequest
 from service.api.served import ServedModel, Vision
 from service.engine.request import Medium, PlacedMedium
 from service.errors import ContextLengthExceeded, InvalidParameter, RequestError
@@ -91,7 +90,7 @@ class SeenImages:
 async def see(
     call: Call,
     model: ServedModel,
-    body: ChatCompletionRequest | TokenizeRequest | MeansChat,
+    body: Conversational,
     *,
     cache_salt: bytes,
     has_limit: bool = True,
@@ -101,7 +100,7 @@ async def see(
     Args:
         call: the request.
         model: the model that answers.
-        body: the chat.
+        body: what asks for the answer to a chat.
         cache_salt: requests with different ones share no decoded image.
         has_limit: whether the images must fit into the context.
 
@@ -130,15 +129,13 @@ async def see(
         content, is_remote = await _content(call, source, num_held)
         num_held += len(content) if is_remote else 0
         key = await call.run_in_thread(partial(_content_key, content, cache_salt))
-        size = await _of_call(call, call.api.media.image_size(content, key=key, param=source.param, client=call.key))
+        size = await _of_call(call, call.api.media.image_size(content, key=key, param=source.at, client=call.key))
         plan = vision.cutter.plan(size, is_coarse=source.detail == COARSE)
-        images.append(SeenImage(source.param, content, key, plan))
+        images.append(SeenImage(source.at, content, key, plan))
     return SeenImages(call, vision, images)
 
 
-async def shown_texts(
-    call: Call, model: ServedModel, body: ChatCompletionRequest | TokenizeRequest | MeansChat
-) -> list[str] | None:
+async def shown_texts(call: Call, model: ServedModel, body: Conversational) -> list[str] | None:
     """Return what takes the place of each image of a chat that is not answered; None if the model reads only text.
 
     Raises:
@@ -148,15 +145,13 @@ async def shown_texts(
     return None if seen is None else seen.texts
 
 
-async def _content(call: Call, source: ImageSource, num_held: int) -> tuple[bytes, bool]:
+async def _content(call: Call, source: ImagePart, num_held: int) -> tuple[bytes, bool]:
     """Return the file of an image, and whether it came from elsewhere, beside bytes that the request holds already."""
     remote = call.api.remote_images
     if remote is not None and source.url.lstrip()[: len(HTTPS)].lower() == HTTPS:
-        fetching = remote.fetch(
-            source.url.strip(), source.param, lambda num_bytes: call.hold_bytes(num_held + num_bytes)
-        )
+        fetching = remote.fetch(source.url.strip(), source.at, lambda num_bytes: call.hold_bytes(num_held + num_bytes))
         return await _of_call(call, fetching), True
-    return await call.run_in_thread(partial(read_data_url, source.url, source.param)), False
+    return await call.run_in_thread(partial(read_data_url, source.url, source.at)), False
 
 
 def _content_key(content: bytes, cache_salt: bytes) -> bytes:

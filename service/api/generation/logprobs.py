@@ -7,8 +7,8 @@ https://docs.vllm.ai/en/latest/api/vllm/logprobs.html (Logprob)
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from service.api.conversation import Options
 from service.api.generation.streams import SampledToken, TextDelta, TextStreams
-from service.api.schema.generation import GenerationRequest
 from service.engine.request import TokenLogprobs
 from service.text.detokenizer import detokenizer_for
 from service.text.tokenizer import Tokenizer
@@ -19,10 +19,12 @@ SHORT_ENTRIES = 500
 LOWEST = -9999.0
 
 
-def is_long_to_write(streams: TextStreams, body: GenerationRequest) -> bool:
+def is_long_to_write(streams: TextStreams, options: Options) -> bool:
     """Return whether an answer has more log-probabilities than the event loop should write."""
-    num_tokens, num_top = streams.usage()["completion_tokens"], body.num_logprobs
-    return body.num_prompt_logprobs is not None or (num_top is not None and num_tokens * (num_top + 1) > SHORT_ENTRIES)
+    num_tokens, num_top = streams.usage()["completion_tokens"], options.num_logprobs
+    return options.num_prompt_logprobs is not None or (
+        num_top is not None and num_tokens * (num_top + 1) > SHORT_ENTRIES
+    )
 
 
 def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[SampledToken], *, as_ids: bool = False) -> dict[str, Any]:

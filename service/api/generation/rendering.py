@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from service.api.schema.template import Effort, TemplateFields
+from service.api.conversation import Conversation, Effort
 from service.text.chat_template import ChatTemplate
 
 EFFORT = "reasoning_effort"
@@ -22,18 +22,15 @@ class TemplateVariables(NamedTuple):
     ignored: Sequence[str]
 
 
-NO_VARIABLES = TemplateVariables({}, ())
-
-
-def template_variables(fields: TemplateFields, template: ChatTemplate) -> TemplateVariables:
+def template_variables(conversation: Conversation, template: ChatTemplate) -> TemplateVariables:
     """Return the variables that a request sets, of those that the template reads."""
     # Defends against T11.
-    values = {name: value for name, value in fields.chat_template_kwargs.items() if name in template.variables}
-    ignored = [f"chat_template_kwargs.{name[:64]}" for name in fields.chat_template_kwargs if name not in values]
-    if (effort := fields.effort) is not None:
+    values = {name: value for name, value in conversation.variables.items() if name in template.variables}
+    ignored = [f"chat_template_kwargs.{name[:64]}" for name in conversation.variables if name not in values]
+    if (effort := conversation.effort) is not None:
         variables = _effort_variables(effort, template)
         if not variables:
-            ignored.append(effort.path)
+            ignored.append(effort.at)
         values = variables | values
     return TemplateVariables(values, ignored)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pydantic_core import to_json
 
-from service.api.generation.chat_prompt import MeansChat, chat_of, rendered
-from service.api.schema.generation import unknown_token
+from service.api.conversation import unknown_token
+from service.api.generation.chat_prompt import Conversational, conversation_of, rendered
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.text.prompt_model import PromptModel
 
@@ -23,11 +23,11 @@ def token_answer(body: TokenizeRequest, model: PromptModel, images: Sequence[str
     return to_json(answer)
 
 
-def count_tokens(body: MeansChat, model: PromptModel, key: bytes, images: Sequence[str] | None = None) -> bytes:
+def count_tokens(body: Conversational, model: PromptModel, key: bytes, images: Sequence[str] | None = None) -> bytes:
     """Return the number of tokens of the prompt that Anthropic's Messages make; raises as `token_answer`."""
-    chat = chat_of(body, key=key)
-    text = rendered(chat.messages, model, chat.tools if chat.may_call_tools else (), chat, images).text
-    return to_json({"input_tokens": len(model.tokenizer.encode(text, add_special_tokens=False, param="messages"))})
+    conversation = conversation_of(body, key)
+    text = rendered(conversation, model, images).text
+    return to_json({"input_tokens": len(model.tokenizer.encode(text, add_special_tokens=False, param=conversation.at))})
 
 
 def text_answer(body: DetokenizeRequest, model: PromptModel) -> bytes:
@@ -43,7 +43,7 @@ def _token_ids(body: TokenizeRequest, model: PromptModel, images: Sequence[str] 
         # A template writes the special tokens itself.
         adds_special_tokens = bool(body.add_special_tokens)
         return model.tokenizer.encode(
-            rendered(body.messages, model, body.tools, body, images).text,
+            rendered(conversation_of(body, b""), model, images).text,
             add_special_tokens=adds_special_tokens,
             param="messages",
         )

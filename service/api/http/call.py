@@ -21,7 +21,6 @@ from service.observability.trace_context import TraceContext, parse_trace_contex
 
 if TYPE_CHECKING:
     from service.api.backend import Backend, Lease
-    from service.api.schema.wire import WireObject
     from service.api.served import Served, ServedEncoder, ServedModel, ServedSpeechModel
     from service.api.work.long_body import LongBodies, LongBody
     from service.api.work.media import MediaProcesses
@@ -251,16 +250,6 @@ class Call:
             return await self.deadline.within(made)
         made = self.api.long_bodies.prompt(self.long_body, make, model.prompt_model, self.key)
         return await self.deadline.within(made)
-
-    async def convert[B, T: WireObject](self, convert: Callable[[B], T], body: B) -> T:
-        """Return `convert(body)`; of a long body without its bulk, made in the process for those.
-
-        Raises:
-            DeadlineExceeded, BodyTooLaborious: it takes too much time, or memory.
-        """
-        if self.long_body is None:
-            return convert(body)
-        return await self.deadline.within(self.api.long_bodies.convert(self.long_body, convert, self.key))
 
     async def unless_disconnected[T](self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`, cancelled if the client disconnects first.

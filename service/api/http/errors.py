@@ -8,8 +8,6 @@ https://github.com/ollama/ollama/blob/main/docs/errors.mdx
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -90,22 +88,6 @@ def error_answer(error: Exception, request_id: str) -> Answer:
     if status in CLOSING_STATUSES or isinstance(error, Draining):
         headers["connection"] = "close"
     return Answer(status, {"error": dict(zip(("message", "type", "param", "code"), fields, strict=True))}, headers)
-
-
-@contextmanager
-def errors_in_terms_of(renamed: Callable[[str], str]) -> Iterator[None]:
-    """Give the errors that are raised within the names of another interface's fields.
-
-    Args:
-        renamed: returns the other name of a field's path.
-    """
-    try:
-        yield
-    except RequestError as error:
-        if (param := error.param) is not None:
-            error.param = renamed(param)
-            error.message = error.message.replace(f"'{param}'", f"'{error.param}'")
-        raise
 
 
 def logged_error_answer(error: Exception, scope: Scope) -> Answer:

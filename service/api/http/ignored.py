@@ -1,6 +1,6 @@
 """The fields of one request that were accepted and not honoured: its answer, its log line and a metric name them."""
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import accumulate
 
 from service.api.schema.ignored import IgnoredField
@@ -26,8 +26,6 @@ class IgnoredFields:
     def __init__(self) -> None:
         self.is_strict = False  # STRICT_FIELDS: refuses each field instead of ignoring it
         self._fields: dict[str, IgnoredField] = {}
-        # From the names of the chat that a request is turned into to those of the request itself.
-        self.in_terms_of_request: Callable[[str], str] = str
 
     def add(self, fields: Iterable[IgnoredField]) -> None:
         """Ignore fields.
@@ -36,10 +34,9 @@ class IgnoredFields:
             UnsupportedParameter, UnknownParameter: the operator has asked for refusals instead.
         """
         for field in fields:
-            stated = field._replace(path=self.in_terms_of_request(field.path))
             if self.is_strict:
-                raise UnsupportedParameter(stated.path) if stated.is_known else UnknownParameter(stated.path)
-            self._fields.setdefault(stated.name, stated)
+                raise UnsupportedParameter(field.path) if field.is_known else UnknownParameter(field.path)
+            self._fields.setdefault(field.name, field)
 
     def __str__(self) -> str:
         """Return the fields' names as a header has them."""

@@ -10,8 +10,9 @@ from typing import Any, override
 
 from pydantic_core import from_json, to_json
 
+from service.api.conversation import OwnThinking, Turn
 from service.api.schema.generation import MAX_NAME_CHARS
-from service.api.schema.response_input import as_items, check_results
+from service.api.schema.response_input import as_items, check_results, turns_of
 from service.api.schema.responses import ResponsesRequest
 from service.api.work.long_body import LongBody
 
@@ -31,6 +32,10 @@ class ContinuedRequest(ResponsesRequest):
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
         earlier, request = document["earlier"], super().rewritten(document["request"])
         return {**request, "input": [*earlier, *as_items(request["input"])], "num_earlier": len(earlier)}
+
+    @override
+    def _turns(self, own_thinking: OwnThinking) -> tuple[list[Turn], list[str]]:
+        return turns_of(self.input, own_thinking, num_earlier=self.num_earlier)
 
     @override
     def check_results(self) -> None:

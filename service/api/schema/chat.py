@@ -3,17 +3,32 @@
 Source: https://platform.openai.com/docs/api-reference/chat/create
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, override
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, get_args, override
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import to_json
 
+from service.api.conversation import (
+    ANY_CHOICE,
+    AnswerFormat,
+    Call,
+    Choice,
+    Conversation,
+    Function,
+    ImagePart,
+    Options,
+    OwnThinking,
+    Part,
+    TextPart,
+    Turn,
+    check_results,
+    check_tools,
+)
 from service.api.schema.generation import HINTS, REFUSED, GenerationRequest, MaxTokens
-from service.api.schema.open_calls import OpenCalls
 from service.api.schema.structured import ResponseFormat
 from service.api.schema.template import TemplateFields
-from service.api.schema.tools import MAX_TOOLS, NamedFunction, Tool, ToolChoice, ToolWord, as_tool_choice, check_tools
+from service.api.schema.tools import MAX_TOOLS, NamedFunction, Tool, ToolChoice, ToolWord, as_tool_choice
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, MissingParameter
@@ -61,6 +76,8 @@ _IMAGE_TYPE = "image_url"
 _THINKING_TYPES = ("thinking", "reasoning", "redacted_thinking")  # of other services' answers
 # The roles that every chat may have; a fine-tune may have others.
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+# The fields of a message that every turn of its kind has, under whichever name they came.
+_TURN_FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"})
 type Detail = Literal["auto", "low", "high"]  # of an image
 Role = Annotated[str, Field(pattern=r"^[\w .:/-]{1,64}$")]
 
@@ -176,6 +193,12 @@ class ContentPart(WireObject):
         needed = "image_url" if self.type == _IMAGE_TYPE else "text"
         return None if needed in self.model_fields_set else needed
 
+    def as_part(self, at: str) -> Part:
+        """Return the part, which has this path."""
+        if self.image_url is None:
+            return TextPart(self.text, f"{at}.text")
+        return ImagePart(self.image_url.url, self.image_url.detail, f"{at}.image_url", f"{at}.type")
+
     @override
     def check_consistency(self) -> None:
         """Raise MissingParameter for a part without what its type needs."""
@@ -217,6 +240,10 @@ class ToolCall(WireObject):
             return document
         function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
         return {"id": document.get("id"), "type": "function", "function": function}
+
+    def as_call(self) -> Call:
+        """Return the call."""
+        return Call(self.id, self.function.name, self.function.arguments)
 
 
 class Message(WireObject):
@@ -275,6 +302,30 @@ class Message(WireObject):
         """The thinking before an earlier answer, under either of its names."""
         return self.reasoning or self.reasoning_content if self.role == "assistant" else None
 
+    def as_turn(self, at: str) -> Turn:
+        """Return the message, which has this path."""
+        parts = tuple(part.as_part(f"{at}.content[{index}]") for index, part in enumerate(self.content or ()))
+        return Turn(
+            role=self.role,
+            parts=None if self.content is None else parts,
+            at=at,
+            name=self.name,
+            thinking=self.thinking,
+            calls=tuple(c.as_call() for c in self.tool_calls or ()),
+            call_id=self.tool_call_id,
+            sent=self._effectively_sent(),
+        )
+
+    def _effectively_sent(self) -> dict[str, Any] | None:
+        """Return the message as the client sent it, without what is absent because it is empty."""
+        if (sent := self.sent) is None:
+            return None
+        return {
+            name: value
+            for name, value in self.rewritten(sent).items()
+            if (name in sent or name in _TURN_FIELDS) and not (value == "" and name in self.blank)
+        }
+
     @property
     def unread_thinking(self) -> list[str]:
         """The fields whose thinking is not read: of another role than the assistant's, or beside another."""
@@ -282,17 +333,6 @@ class Message(WireObject):
         if self.role != "assistant":
             return names
         return names[1:] if self.reasoning != self.reasoning_content else []
-
-
-# Returns the thinking of a text, which may be empty, and its proof; None unless this service has signed it.
-type OwnThinking = Callable[[str, str], str | None]
-
-
-class MeantChat(NamedTuple):
-    """The chat that a body of another interface means."""
-
-    document: dict[str, Any]
-    ignored: Sequence[str] = ()  # fields of that body that the chat leaves out
 
 
 class ChatCompletionRequest(GenerationRequest, TemplateFields):
@@ -365,39 +405,53 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
 
     @property
     @override
-    def end_user(self) -> str | None:
-        return self.safety_identifier if self.safety_identifier is not None else self.user
+    def format(self) -> AnswerFormat | None:
+        stated = None if self.response_format is None else self.response_format.as_format()
+        return super().format or stated
 
-    @property
     @override
-    def requested_max_tokens(self) -> tuple[int | None, str]:
-        if self.max_completion_tokens is not None:
-            return self.max_completion_tokens, "max_completion_tokens"
-        return self.max_tokens, "max_tokens"
+    def options(self) -> Options:
+        newer, has_newer = self.max_completion_tokens, self.max_completion_tokens is not None
+        return Options(
+            **self.shared_options(),
+            model=self.model,
+            stream=self.stream,
+            user=self.user if self.safety_identifier is None else self.safety_identifier,
+            format=self.format,
+            max_tokens=newer if has_newer else self.max_tokens,
+            max_tokens_at="max_completion_tokens" if has_newer else "max_tokens",
+            num_logprobs=self.top_logprobs if self.logprobs else None,
+            num_prompt_logprobs=self.prompt_logprobs,
+        )
 
-    @property
-    @override
-    def num_logprobs(self) -> int | None:
-        return self.top_logprobs if self.logprobs else None
+    def conversation(self, own_thinking: OwnThinking) -> Conversation:
+        """Return what the chat asks for."""
+        return Conversation(
+            turns=turns_of(self.messages),
+            at="messages",
+            options=self.options(),
+            tools=self._tools(),
+            choice=self._choice(),
+            allows_several_calls=self.parallel_tool_calls,
+            drops_oldest=self.truncation == "auto",
+            **self.rendering(),
+        )
 
-    @property
-    @override
-    def has_grammar(self) -> bool:
-        return super().has_grammar or (self.response_format is not None and self.response_format.type != "text")
+    def _tools(self) -> list[Function]:
+        return [tool.as_tool(f"tools[{index}]") for index, tool in enumerate(self.tools)]
 
-    @property
-    def may_call_tools(self) -> bool:
-        """Whether answers may have tool calls; otherwise the prompt does not show the tools either."""
-        return bool(self.tools) and (self.tool_choice is None or self.tool_choice.type != "none")
+    def _choice(self) -> Choice:
+        return ANY_CHOICE if self.tool_choice is None else self.tool_choice.as_choice()
 
     @override
     def check_consistency(self) -> None:
         """Refuse two limits or formats that differ, and `top_logprobs` without `logprobs`, as OpenAI does."""
         super().check_consistency()
         if self.tools or self.tool_choice is not None:
-            check_tools(self.tools, self.tool_choice)
+            check_tools(self._tools(), self._choice())
         self.check_rendering()
-        _check_tool_results(self.messages)
+        if any(message.role == "tool" for message in self.messages):
+            check_results(turns_of(self.messages))
         unread: dict[str, str] = {}
         for index, message in enumerate(self.messages):
             _check_parts(message, f"messages[{index}]")
@@ -415,26 +469,12 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
             raise InvalidParameter("'max_tokens' contradicts 'max_completion_tokens'; send one.", param="max_tokens")
 
 
+def turns_of(messages: Sequence[Message]) -> tuple[Turn, ...]:
+    """Return the messages of a chat."""
+    return tuple(message.as_turn(f"messages[{index}]") for index, message in enumerate(messages))
+
+
 def _check_parts(message: Message, path: str) -> None:
     for number, part in enumerate(message.content or ()):
         if (missing := part.missing) is not None:
             raise MissingParameter(f"{path}.content[{number}].{missing}")
-
-
-def _check_tool_results(messages: Sequence[Message]) -> None:
-    """Check that each result answers a call before it.
-
-    Raises:
-        MissingParameter, InvalidParameter: a result names no call, or one that was not made.
-    """
-    calls = OpenCalls()
-    for index, message in enumerate(messages):
-        for call in message.tool_calls or ():
-            calls.add(index, call.id, call.function.name)
-        if message.role != "tool" or calls.answer(message.tool_call_id, message.name) is not None:
-            continue
-        param = f"messages[{index}].tool_call_id"
-        if message.tool_call_id is None:
-            raise MissingParameter(param)
-        text = f"Invalid '{param}': no earlier message of the assistant has a call with this id."
-        raise InvalidParameter(text, param=param)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, override
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
+from service.api.conversation import INT64_MAX, Continuation, Options
 from service.api.schema.generation import (
     HINTS,
-    INT64_MAX,
     MAX_CHOICES,
     REFUSED,
     REMEDIES,
@@ -91,16 +91,23 @@ class CompletionRequest(GenerationRequest):
     def light_json(self) -> bytes:
         return self.json_with({}) if self.echo else super().light_json()
 
-    @property
     @override
-    def num_logprobs(self) -> int | None:
-        return self.logprobs
-
-    @property
-    @override
-    def num_prompt_logprobs(self) -> int | None:
+    def options(self) -> Options:
         nums = (self.prompt_logprobs, self.logprobs if self.echo else None)
-        return max((num for num in nums if num is not None), default=None)
+        return Options(
+            **self.shared_options(),
+            model=self.model,
+            stream=self.stream,
+            user=self.user,
+            format=self.format,
+            max_tokens=self.max_tokens,
+            num_logprobs=self.logprobs,
+            num_prompt_logprobs=max((num for num in nums if num is not None), default=None),
+        )
+
+    def continuation(self) -> Continuation:
+        """Return what the request asks for."""
+        return Continuation(prompts=self.prompt, options=self.options(), suffix=self.suffix or "")
 
     @override
     def check_consistency(self) -> None:

@@ -7,10 +7,12 @@ https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (extra para
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
+from service.api.conversation import INT64_MAX, AnswerFormat, Options
 from service.api.schema.other_names import REFUSED_PROMISES, with_own_names
 from service.api.schema.structured import StructuredOutputs
 from service.api.schema.wire import NeutralValues, WireObject
@@ -19,7 +21,6 @@ from service.engine.request import MAX_PRIORITY
 from service.errors import InvalidParameter
 
 INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 MAX_CHOICES = 8  # of one prompt
 MAX_STOP_TOKEN_IDS = 32
 MAX_ALLOWED_TOKEN_IDS = 2**18  # no vocabulary is larger
@@ -113,28 +114,42 @@ MaxTokens = Annotated[
 ]
 
 
+Temperature = Annotated[float, Field(ge=0, le=2)]
+TopK = Annotated[int, Field(ge=-1, le=INT32_MAX)]
+MinP = Annotated[float, Field(ge=0, le=1)]
+RepetitionPenalty = Annotated[float, Field(ge=0.01, le=10)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Seed = Annotated[int, Field(ge=-(2**63), le=INT64_MAX)]
+StopStrings = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
+    Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
+    BeforeValidator(_stop_strings),
+    WithJsonSchema(STOP),
+]
+
+
 class SamplingFields(WireObject):
     """How tokens are sampled and when a sequence ends; None leaves the choice to the operator or the model's author."""
 
-    temperature: float | None = Field(default=None, ge=0, le=2)
+    temperature: Temperature | None = None
     """Divides the logits; 0 always takes the likeliest token."""
     top_p: TopP | None = None
     """Keep the likeliest tokens whose probabilities add up to this; 0 keeps only the likeliest."""
-    top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)
+    top_k: TopK | None = None
     """vLLM's: keep this many of the likeliest tokens; 0 and -1 keep all."""
-    min_p: float | None = Field(default=None, ge=0, le=1)
+    min_p: MinP | None = None
     """vLLM's: keep tokens at least this fraction as likely as the likeliest."""
-    repetition_penalty: float | None = Field(default=None, ge=0.01, le=10)
+    repetition_penalty: RepetitionPenalty | None = None
     """vLLM's: divides positive and multiplies negative logits of tokens in prompt or answer."""
-    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    presence_penalty: Penalty = 0.0
     """Subtracted from the logit of a token that the answer already has."""
-    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: Penalty = 0.0
     """Subtracted from a token's logit for each time that the answer already has it."""
     logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias), WithJsonSchema(LOGIT_BIAS)] = Field(
         default_factory=dict
     )
     """Added to the logits of tokens, by token id."""
-    seed: int | None = Field(default=None, ge=-(2**63), le=INT64_MAX)
+    seed: Seed | None = None
     """The same seed gives the same text, alone or in a batch. Later choices use seeds derived from it."""
     # Defends against T5.
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
@@ -156,54 +171,13 @@ class SamplingFields(WireObject):
     ) = None
     """vLLM's: no other token is sampled."""
 
-    def check_token_ids(self, vocab_size: int) -> None:
-        """Check every token id of the request against the model's vocabulary.
-
-        Raises:
-            InvalidParameter: an id is out of range.
-        """
-        for name, token_ids in (
-            ("stop_token_ids", self.stop_token_ids),
-            ("allowed_token_ids", self.allowed_token_ids or ()),
-        ):
-            if token_ids and (largest := max(token_ids)) >= vocab_size:
-                raise unknown_token(f"{name}[{token_ids.index(largest)}]", largest, vocab_size)
-        for token_id in self.logit_bias:
-            if token_id >= vocab_size:
-                raise unknown_token("logit_bias", token_id, vocab_size)
-
-    def seed_for(self, index: int, default: int) -> int:
-        """Return the seed of one choice: the first uses the request's seed, the others are derived from it.
-
-        Args:
-            index: the number of the choice among those of its prompt.
-            default: the first choice's seed if the request has none.
-
-        Source: the steps between seeds: Steele et al. 2014, "Fast Splittable Pseudorandom Number Generators".
-        """
-        own = default if self.seed is None else self.seed
-        return (own + index * 0x9E37_79B9_7F4A_7C15) & INT64_MAX
-
-
-def unknown_token(param: str, token_id: int, vocab_size: int) -> InvalidParameter:
-    """Return the refusal of a token id that the model does not have."""
-    return InvalidParameter(
-        f"Invalid '{param}': {token_id} is not a token id of this model, whose ids are less than {vocab_size}.",
-        param=param,
-    )
-
 
 class SharedFields(SamplingFields):
     """The fields that chats, completions and responses share."""
 
     nested: ClassVar[dict[str, type[WireObject]]] = {"structured_outputs": StructuredOutputs}
 
-    stop: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
-        Field(max_length=MAX_STOP_STRINGS, fail_fast=True),
-        BeforeValidator(_stop_strings),
-        WithJsonSchema(STOP),
-    ] = Field(default_factory=list)
+    stop: StopStrings = Field(default_factory=list)
     """Strings that end the text, and neither thinking nor calls; the text excludes them."""
     include_stop_str_in_output: bool = False
     """vLLM's: the text ends with the stop string, or the text of the stop token, that ended it."""
@@ -227,6 +201,10 @@ class SharedFields(SamplingFields):
     structured_outputs: StructuredOutputs | None = None
     """vLLM's: a grammar of the answer, in one notation."""
 
+    def shared_options(self) -> dict[str, Any]:
+        """Return the fields that are options under the same names."""
+        return {name: getattr(self, name) for name in _SHARED_OPTIONS}
+
     @override
     def check_consistency(self) -> None:
         """Refuse a prompt cut to nothing, a grammar that is not in one notation, and spaces that nothing here puts."""
@@ -238,6 +216,9 @@ class SharedFields(SamplingFields):
         if self.spaces_between_special_tokens and not self.skip_special_tokens:
             param = "spaces_between_special_tokens"
             raise InvalidParameter(f"Invalid '{param}': special tokens are joined without spaces.", param=param)
+
+
+_SHARED_OPTIONS = SharedFields.model_fields.keys() & {option.name for option in fields(Options)}
 
 
 class StreamOptions(WireObject):
@@ -281,13 +262,6 @@ class GenerationRequest(SharedFields):
     def rewritten(cls, document: dict[str, Any]) -> dict[str, Any]:
         return with_own_names(document, "max_tokens", own_limits=cls.own_limits)
 
-    def truncated(self, prompt_ids: list[int], max_model_len: int) -> list[int]:
-        """Return as many of the prompt's tokens as the request keeps, given the context's length."""
-        if self.truncate_prompt_tokens is None:
-            return prompt_ids
-        num_kept = max_model_len - 1 if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens
-        return prompt_ids[:num_kept] if self.truncation_side == "right" else prompt_ids[-num_kept:]
-
     @property
     def includes_usage(self) -> bool:
         """Whether the stream ends with the token counts."""
@@ -299,29 +273,13 @@ class GenerationRequest(SharedFields):
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     @property
-    def end_user(self) -> str | None:
-        """The name of the client's own user, for the log."""
-        return self.user
+    def format(self) -> AnswerFormat | None:
+        """The form of the answer's text; None for any."""
+        return None if self.structured_outputs is None else self.structured_outputs.as_format()
 
-    @property
-    def requested_max_tokens(self) -> tuple[int | None, str]:
-        """The limit on completion tokens, None if the request has none, and the field that states it."""
-        return self.max_tokens, "max_tokens"
-
-    @property
-    def num_logprobs(self) -> int | None:
-        """Alternatives to return with each token's own log-probability, 0 for none; None for no log-probabilities."""
+    def options(self) -> Options:
+        """Return how the answer is sampled, when it ends, and what comes with it."""
         raise NotImplementedError
-
-    @property
-    def num_prompt_logprobs(self) -> int | None:
-        """Alternatives to compute for each prompt token, the largest number that a part of the answer needs."""
-        return self.prompt_logprobs
-
-    @property
-    def has_grammar(self) -> bool:
-        """Whether the answer must follow a grammar."""
-        return self.structured_outputs is not None
 
     @override
     def check_consistency(self) -> None:

@@ -1,15 +1,17 @@
-"""The content blocks of Anthropic's messages, and the messages of a chat that they make.
+"""The content blocks of Anthropic's messages, and the turns that they make.
 
 Source: https://docs.anthropic.com/en/api/messages#body-messages
 """
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.chat import OwnThinking, image_of_source
+from service.api.conversation import Call, ImagePart, OwnThinking, Part, TextPart, Turn
+from service.api.schema.chat import as_arguments, image_of_source
 from service.api.schema.wire import ANY, MAX_ECHOED_CHARS, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
@@ -208,96 +210,120 @@ def joined(texts: Sequence[str]) -> str:
     return "".join(parts)
 
 
-def messages_of(
-    turns: Iterable[tuple[str, Sequence[Block]]], own_thinking: OwnThinking
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the messages of a chat, and the fields that they leave out.
+@dataclass
+class _Draft:
+    """A turn that may still grow."""
 
-    Turns of one role in a row are one message, as Anthropic's are. A user's results come before the text beside them.
+    role: str
+    at: str
+    parts: list[Part]
+    calls: list[Call] = field(default_factory=list[Call])
+    thoughts: list[str] = field(default_factory=list[str])
+    call_id: str | None = None
+
+    def add(self, block: Block, path: str, own_thinking: OwnThinking) -> str | None:
+        """Add a block that is no result; return the field that is left out if it cannot be read."""
+        if block.type == "image":
+            self.parts.append(_image_part(block, path))
+        elif block.type == "tool_use":
+            self.calls.append(Call(block.id, block.name or "", as_arguments(block.input)))
+        elif block.type == "thinking":
+            thinking = own_thinking(block.thinking or "", block.signature)
+            if thinking is None:
+                return f"{path}.thinking"
+            self.thoughts.append(thinking)
+        elif block.is_hosted:
+            return f"{path}.type"
+        else:
+            self.parts.append(TextPart(block.as_text() or "", f"{path}.text"))
+        return None
+
+    def append(self, other: "_Draft") -> None:
+        """Add a turn of the same role."""
+        if all(isinstance(part, TextPart) for part in (*self.parts, *other.parts)):
+            self.parts = _joined_parts([*self.parts, *other.parts])
+        else:
+            self.parts = [*self.parts, TextPart("\n", other.at), *other.parts]
+        self.calls += other.calls
+        self.thoughts += other.thoughts
+
+    def turn(self) -> Turn:
+        """Return the turn as it is."""
+        return Turn(
+            role=self.role,
+            parts=tuple(self.parts or [TextPart("", self.at)]),
+            at=self.at,
+            thinking=joined(self.thoughts) or None,
+            calls=tuple(self.calls),
+            call_id=self.call_id,
+        )
+
+
+def turns_of(
+    messages: Iterable[tuple[str, Sequence[Block]]], own_thinking: OwnThinking
+) -> tuple[list[Turn], list[str]]:
+    """Return the turns of a conversation, and the fields that they leave out.
+
+    Messages of one role in a row are one turn, as Anthropic's are. A user's results come before the text beside them.
 
     Args:
-        turns: each with its role and its blocks.
-        own_thinking: as in `MessagesRequest.as_chat`.
+        messages: each with its role and its blocks.
+        own_thinking: as in `MessagesRequest.conversation`.
     """
-    messages: list[dict[str, Any]] = []
+    drafts: list[_Draft] = []
     ignored: list[str] = []
-    for index, (role, blocks) in enumerate(turns):
-        path = f"messages[{index}].content"
-        message: dict[str, Any] = {"role": role, "content": ""}
-        texts: list[str] = []
-        parts: list[dict[str, Any]] = []  # images, and the texts before each
+    for index, (role, blocks) in enumerate(messages):
+        draft = _Draft(role, f"messages[{index}]", [])
         for number, block in enumerate(blocks):
-            if block.type == "image":
-                parts += [*_text_parts(joined(texts)), _image_part(block)]
-                texts.clear()
-            elif block.type == "tool_result":
-                messages.append(_result(block, f"{path}[{number}]", ignored))
-            elif block.type == "tool_use":
-                function = {"name": block.name, "arguments": block.input}
-                message.setdefault("tool_calls", []).append({"id": block.id, "type": "function", "function": function})
-            elif block.type == "thinking":
-                thinking = own_thinking(block.thinking or "", block.signature)
-                if thinking is None:
-                    ignored.append(f"{path}[{number}].thinking")
-                else:
-                    message["reasoning_content"] = joined([message.get("reasoning_content", ""), thinking])
-            elif block.is_hosted:
-                ignored.append(f"{path}[{number}].type")
-            else:
-                texts.append(block.as_text() or "")
-        text = joined(texts)
-        message["content"] = [*parts, *_text_parts(text)] if parts else text
-        is_result_alone = messages and messages[-1]["role"] == "tool" and not message["content"] and role == "user"
-        if not is_result_alone:
-            _append(messages, message)
-    return messages, ignored
-
-
-def _as_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return _text_parts(content) if isinstance(content, str) else content
-
-
-def _text_parts(text: str) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": text}] if text else []
-
-
-def _result(block: Block, path: str, ignored: list[str]) -> dict[str, Any]:
-    # Templates have no other place for an error.
-    texts: list[str] = []
-    parts: list[dict[str, Any]] = []  # images, and the texts before each
-    for number, part in enumerate(block.content or ()):
-        text = part.as_text()
-        if part.type == "image" and image_of_source(part.source) is not None:
-            parts += [*_text_parts(joined(texts)), _image_part(part)]
-            texts.clear()
-        elif text is None:  # the rest of the result is still worth reading
-            ignored.append(f"{path}.content[{number}].type")
+            path = f"{draft.at}.content[{number}]"
+            if block.type == "tool_result":
+                drafts.append(_result(block, path, ignored))
+            elif (left_out := draft.add(block, path, own_thinking)) is not None:
+                ignored.append(left_out)
+        draft.parts = _joined_parts(draft.parts)
+        is_result_alone = drafts and drafts[-1].role == "tool" and not draft.parts and role == "user"
+        if is_result_alone:
+            continue
+        if drafts and drafts[-1].role == role:
+            drafts[-1].append(draft)
         else:
-            texts.append(text)
-    content = joined(texts)
-    if parts:
-        error = _text_parts("Error: ") if block.is_error else []
-        content = [*error, *parts, *_text_parts(content)]
-    elif block.is_error:
-        content = f"Error: {content}"
-    return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+            drafts.append(draft)
+    return [draft.turn() for draft in drafts], ignored
 
 
-def _image_part(block: _Readable) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": image_of_source(block.source)}}
+def _joined_parts(parts: Iterable[Part]) -> list[Part]:
+    """Return parts with the texts between images as one, and without empty ones."""
+    result: list[Part] = []
+    for part in parts:
+        last = result[-1] if result else None
+        if isinstance(part, ImagePart):
+            result.append(part)
+        elif isinstance(last, TextPart):
+            result[-1] = TextPart(joined([last.text, part.text]), last.at)
+        elif part.text:
+            result.append(part)
+    return result
 
 
-def _append(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
-    """Add a message, to the last one if both have one role."""
-    last = messages[-1] if messages else None
-    if last is None or last["role"] != message["role"]:
-        messages.append(message)
-        return
-    if isinstance(last["content"], str) and isinstance(message["content"], str):
-        last["content"] = joined([last["content"], message["content"]])
-    else:
-        last["content"] = [*_as_parts(last["content"]), *_text_parts("\n"), *_as_parts(message["content"])]
-    if calls := message.get("tool_calls"):
-        last.setdefault("tool_calls", []).extend(calls)
-    if thinking := message.get("reasoning_content"):
-        last["reasoning_content"] = joined([last.get("reasoning_content", ""), thinking])
+def _result(block: Block, path: str, ignored: list[str]) -> _Draft:
+    shown: list[Part] = []
+    for number, part in enumerate(block.content or ()):
+        part_path, text = f"{path}.content[{number}]", part.as_text()
+        if part.type == "image" and image_of_source(part.source) is not None:
+            shown.append(_image_part(part, part_path))
+        elif text is None:  # the rest of the result is still worth reading
+            ignored.append(f"{part_path}.type")
+        else:
+            shown.append(TextPart(text, f"{part_path}.text"))
+    parts: list[Part] = _joined_parts(shown)
+    if block.is_error:  # templates have no other place for it
+        match parts:
+            case [TextPart(text, at)]:
+                parts[0] = TextPart(f"Error: {text}", at)
+            case _:
+                parts.insert(0, TextPart("Error: ", path))
+    return _Draft("tool", path, parts, call_id=block.tool_use_id)
+
+
+def _image_part(block: _Readable, path: str) -> ImagePart:
+    return ImagePart(image_of_source(block.source) or "", "auto", f"{path}.source", f"{path}.type")

@@ -1,4 +1,4 @@
-"""The bodies of POST /v1/messages and /v1/messages/count_tokens, and the chat that they mean.
+"""The bodies of POST /v1/messages and /v1/messages/count_tokens, and what they ask for.
 
 Source: https://docs.anthropic.com/en/api/messages, https://docs.anthropic.com/en/api/messages-count-tokens
 """
@@ -8,18 +8,33 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.chat import MeantChat, OwnThinking, Role
+from service.api.conversation import (
+    ANY_CHOICE,
+    OFF,
+    AnswerFormat,
+    Choice,
+    Conversation,
+    Effort,
+    Function,
+    Options,
+    OwnThinking,
+    TextPart,
+    Turn,
+    check_tools,
+)
+from service.api.schema.chat import Role
 from service.api.schema.generation import (
-    INT32_MAX,
     MAX_NAME_CHARS,
     MAX_STOP_CHARS,
     MAX_STOP_STRINGS,
     MaxTokens,
+    Temperature,
+    TopK,
     TopP,
 )
-from service.api.schema.message_blocks import CACHE_HINTS, Block, TextBlock, joined, messages_of
+from service.api.schema.message_blocks import CACHE_HINTS, Block, TextBlock, joined, turns_of
 from service.api.schema.other_names import GRAMMAR_PROMISES, LIMITS
-from service.api.schema.tools import MAX_TOOLS
+from service.api.schema.tools import MAX_TOOLS, NAME_PATTERN
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter
 from service.text.grammar.strict import check_strict
@@ -80,7 +95,7 @@ class MessagesTool(WireObject):
 
     type: str = "custom"
     """`custom`; a tool of another type, which Anthropic runs or trains, is offered to nobody."""
-    name: str | None = None
+    name: str | None = Field(default=None, pattern=NAME_PATTERN)
     """The tool's name."""
     description: str | None = None
     """What it is for."""
@@ -113,11 +128,16 @@ class MessagesTool(WireObject):
             return False
         return True
 
-    def as_function(self) -> dict[str, Any]:
-        """Return the tool as a chat states it."""
-        function = {"name": self.name, "description": self.description, "parameters": self.input_schema}
-        stated = {name: value for name, value in function.items() if value is not None}
-        return {"type": "function", "function": stated | {"strict": self.is_strict}}
+    def as_function(self, at: str) -> Function:
+        """Return the function that the model is shown; `at` is the tool's path."""
+        return Function(
+            name=self.name or "",
+            name_at=f"{at}.name",
+            description=self.description,
+            parameters=self.input_schema,
+            parameters_at=f"{at}.input_schema",
+            is_strict=self.is_strict,
+        )
 
 
 class MessagesToolChoice(WireObject):
@@ -130,11 +150,11 @@ class MessagesToolChoice(WireObject):
     disable_parallel_tool_use: bool = False
     """Whether one answer may have one call only."""
 
-    def as_in_chats(self) -> str | dict[str, Any]:
-        """Return the choice as a chat states it."""
-        if self.type == "tool":
-            return {"type": "function", "function": {"name": self.name}}
-        return "required" if self.type == "any" else self.type
+    def as_choice(self) -> Choice:
+        """Return the choice."""
+        if self.name is not None:
+            return Choice("required", {self.name: "tool_choice.name"}, is_named=True)
+        return Choice("required" if self.type in ("any", "tool") else self.type)
 
 
 class ThinkingConfig(WireObject):
@@ -261,46 +281,55 @@ class CountTokensRequest(WireObject):
         """The tools that the model may call, with their places in the request."""
         return [(index, tool) for index, tool in enumerate(self.tools) if tool.is_own]
 
-    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
-        """Return the chat that has the same answer.
+    def options(self) -> Options:
+        """Return how the answer is sampled, when it ends, and what comes with it."""
+        return Options(model=self.model)
+
+    def conversation(self, own_thinking: OwnThinking) -> Conversation:
+        """Return what the request asks for.
 
         Args:
             own_thinking: returns the text of a thinking block that this service has written, None for others.
         """
-        messages, ignored = messages_of([(message.role, message.content) for message in self.messages], own_thinking)
+        functions, choice = self._functions(), self._choice()
+        check_tools(functions, choice)
+        turns, ignored = turns_of([(message.role, message.content) for message in self.messages], own_thinking)
         system = joined([text for block in self.system if (text := _without_billing(block.text))])
+        if system:
+            turns = [Turn(role="system", parts=(TextPart(system, "system"),), at="system"), *turns]
         ignored += [f"tools[{i}].type" for i, tool in enumerate(self.tools) if not tool.is_own]
         ignored += [f"tools[{i}].strict" for i, tool in self.own_tools if tool.strict and not tool.is_strict]
-        chat: dict[str, Any] = {
-            "model": self.model,
-            "messages": [*([{"role": "system", "content": system}] if system else []), *messages],
-            "tools": [tool.as_function() for _, tool in self.own_tools],
-            "response_format": self._response_format(),
-            "user": None if self.metadata is None else self.metadata.user_id,
-        }
-        if (choice := self.tool_choice) is not None:
-            chat["tool_choice"] = choice.as_in_chats()
-            chat["parallel_tool_calls"] = not choice.disable_parallel_tool_use
-        last = messages[-1]
-        if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
-            chat |= {"continue_final_message": True, "add_generation_prompt": False}
-        chat |= self._level_of_thinking(ignored)
-        return MeantChat({name: value for name, value in chat.items() if value is not None}, ignored)
+        last = turns[-1]
+        continues = last.role == "assistant" and not last.calls and any(part.text for part in last.texts)
+        return Conversation(
+            turns=turns,
+            at="messages",
+            options=self.options(),
+            tools=functions,
+            choice=choice,
+            allows_several_calls=self.tool_choice is None or not self.tool_choice.disable_parallel_tool_use,
+            effort=self._effort(ignored),
+            begins_answer=not continues,
+            continues_last=continues,
+            ignored=ignored,
+        )
 
-    def _level_of_thinking(self, ignored: list[str]) -> dict[str, Any]:
-        thinking, effort = self.thinking, None if self.output_config is None else self.output_config.effort
+    def _functions(self) -> list[Function]:
+        return [tool.as_function(f"tools[{index}]") for index, tool in self.own_tools]
+
+    def _choice(self) -> Choice:
+        return ANY_CHOICE if self.tool_choice is None else self.tool_choice.as_choice()
+
+    def _effort(self, ignored: list[str]) -> Effort | None:
+        thinking, level = self.thinking, None if self.output_config is None else self.output_config.effort
         if thinking is not None and not thinking.is_known:
             ignored.append("thinking.type")
         if thinking is not None and thinking.type == "disabled":
-            ignored += ["output_config.effort"] if effort is not None else []
-            return {"thinking": {"type": "disabled"}}
-        stated = {"thinking": {"type": thinking.type}} if thinking is not None and thinking.is_known else {}
-        return {"reasoning_effort": effort, **stated}
-
-    def _response_format(self) -> dict[str, Any] | None:
-        if self.output_config is None or self.output_config.format is None:
-            return None
-        return {"type": "json_schema", "json_schema": {"schema": self.output_config.format.schema_}}
+            ignored += ["output_config.effort"] if level is not None else []
+            return Effort(OFF, "thinking")
+        if level is not None:
+            return Effort(level, "output_config.effort")
+        return Effort(None, "thinking") if thinking is not None and thinking.is_known else None
 
 
 class MessagesRequest(CountTokensRequest):
@@ -310,11 +339,11 @@ class MessagesRequest(CountTokensRequest):
 
     max_tokens: MaxTokens = Field()
     """The most tokens of the answer; beyond the context, the rest of it."""
-    temperature: float | None = Field(default=None, ge=0, le=2)
+    temperature: Temperature | None = None
     """Divides the logits; 0 always takes the likeliest token."""
     top_p: TopP | None = None
     """Keep the likeliest tokens whose probabilities add up to this; 0 keeps only the likeliest."""
-    top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)
+    top_k: TopK | None = None
     """Keep this many of the likeliest tokens; 0 and -1 keep all."""
     stop_sequences: Annotated[
         list[Annotated[str, Field(max_length=MAX_STOP_CHARS)]], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)
@@ -344,18 +373,22 @@ class MessagesRequest(CountTokensRequest):
         return self.thinking is None or self.thinking.display != "omitted"
 
     @override
-    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
-        chat = super().as_chat(own_thinking)
-        sampling = {
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "stop": self.stop_sequences,
-            "stream": self.stream,
-        }
-        stated = {name: value for name, value in sampling.items() if value is not None}
-        return chat._replace(document=chat.document | stated)
+    def options(self) -> Options:
+        answer_format = None
+        if self.output_config is not None and (stated := self.output_config.format) is not None:
+            at = "output_config.format"
+            answer_format = AnswerFormat("json", stated.schema_, f"{at}.schema", at)
+        return Options(
+            model=self.model,
+            stream=self.stream,
+            user=None if self.metadata is None else self.metadata.user_id,
+            format=answer_format,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            stop=[text for text in self.stop_sequences if text],
+        )
 
 
 def _without_billing(text: str) -> str:

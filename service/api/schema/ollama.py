@@ -1,21 +1,50 @@
-"""The bodies of Ollama's routes, and the requests of OpenAI's interface that they mean.
+"""The bodies of Ollama's routes, and what they ask for.
 
 Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from service.api.schema.chat import FunctionCall, MeantChat, OwnThinking, Role, as_data_url
+from service.api.conversation import (
+    ANY_OBJECT,
+    INT64_MAX,
+    OFF,
+    AnswerFormat,
+    Call,
+    Continuation,
+    Conversation,
+    Effort,
+    ImagePart,
+    Options,
+    OwnThinking,
+    Part,
+    TextPart,
+    Turn,
+    check_results,
+    check_tools,
+)
+from service.api.schema.chat import FunctionCall, Role, as_data_url
 from service.api.schema.embeddings import INPUT, EmbeddingsRequest, Input, read_inputs
-from service.api.schema.generation import MAX_NAME_CHARS
+from service.api.schema.generation import (
+    MAX_NAME_CHARS,
+    MinP,
+    Penalty,
+    RepetitionPenalty,
+    Seed,
+    StopStrings,
+    Temperature,
+    TopK,
+    TopP,
+)
 from service.api.schema.other_names import GRAMMAR_PROMISES, LIMITS
-from service.api.schema.tools import MAX_TOOLS
+from service.api.schema.tools import MAX_TOOLS, Tool
 from service.api.schema.wire import ANY, NeutralValues, WireObject
+from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, UnsupportedParameter
 
 _KEEP_ALIVE: NeutralValues = {"keep_alive": ()}
@@ -55,7 +84,6 @@ def _embed_inputs(value: Any) -> tuple[Input, ...]:
 
 
 Images = Annotated[list[str], Field(fail_fast=True), BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
-Whole = Annotated[int, BeforeValidator(_whole)]
 Format = Annotated[
     dict[str, Any] | str, PlainValidator(_format, json_schema_input_type=Literal["", "json"] | dict[str, Any])
 ]
@@ -90,27 +118,25 @@ class OllamaOptions(WireObject):
         "vocab_only": (False,),
     }
 
-    temperature: float | None = None
+    temperature: Temperature | None = None
     """Divides the logits; 0 always takes the likeliest token."""
-    top_p: float | None = None
+    top_p: TopP | None = None
     """Keep the likeliest tokens whose probabilities add up to this; 0 keeps only the likeliest."""
-    top_k: Whole | None = None
+    top_k: Annotated[TopK, BeforeValidator(_whole)] | None = None
     """vLLM's: keep this many of the likeliest tokens; 0 and -1 keep all."""
-    min_p: float | None = None
+    min_p: MinP | None = None
     """vLLM's: keep tokens at least this fraction as likely as the likeliest."""
-    seed: Whole | None = None  # -1 draws one
-    """The same seed gives the same text, alone or in a batch. Later choices use seeds derived from it."""
-    num_predict: Whole | None = None
+    seed: Annotated[Seed, BeforeValidator(_whole)] | None = None  # -1 draws one
+    """The same seed gives the same text, alone or in a batch; -1 draws one."""
+    num_predict: Annotated[int, Field(le=INT64_MAX), BeforeValidator(_whole)] | None = None
     """The most tokens of the answer; without it, or if it is not positive, the rest of the context."""
-    stop: Annotated[
-        list[str], Field(fail_fast=True), BeforeValidator(_as_list, json_schema_input_type=str | list[str])
-    ] = Field(default_factory=list)
+    stop: StopStrings = Field(default_factory=list)
     """Strings that end the text; the text excludes them."""
-    repeat_penalty: float | None = None
+    repeat_penalty: RepetitionPenalty | None = None
     """Divides positive and multiplies negative logits of tokens in prompt or answer."""
-    presence_penalty: float | None = None
+    presence_penalty: Penalty | None = None
     """Subtracted from the logit of a token that the answer already has."""
-    frequency_penalty: float | None = None
+    frequency_penalty: Penalty | None = None
     """Subtracted from a token's logit for each time that the answer already has it."""
 
     @classmethod
@@ -123,17 +149,6 @@ class OllamaOptions(WireObject):
             return document
         own = {name: value for name, value in document.items() if name not in names or names[name] == name}
         return {names[name]: value for name, value in document.items() if name in names} | own
-
-    def as_sampling(self) -> dict[str, Any]:
-        """Return the options under the names of OpenAI's and vLLM's."""
-        stated = self.model_dump(exclude={"num_predict", "repeat_penalty"}, exclude_none=True)
-        if stated.get("seed") == -1:
-            del stated["seed"]
-        if self.repeat_penalty is not None:
-            stated["repetition_penalty"] = self.repeat_penalty
-        if self.num_predict is not None and self.num_predict > 0:
-            stated["max_tokens"] = self.num_predict
-        return stated
 
 
 class OllamaFunctionCall(FunctionCall):
@@ -153,6 +168,17 @@ class OllamaToolCall(WireObject):
     """The call's id, which the tool's answer repeats."""
     function: OllamaFunctionCall
     """The function that was called."""
+
+    def as_call(self) -> Call:
+        """Return the call."""
+        return Call(self.id, self.function.name, self.function.arguments)
+
+
+class OllamaTool(Tool):
+    """A function that the model may call."""
+
+    type: Literal["function"] = "function"
+    """The kind of the object."""
 
 
 class OllamaMessage(WireObject):
@@ -176,6 +202,19 @@ class OllamaMessage(WireObject):
     tool_call_id: str | None = None
     """Which call a tool's message answers."""
 
+    def as_turn(self, at: str) -> Turn:
+        """Return the message, which has this path."""
+        is_result = self.role == "tool"
+        return Turn(
+            role=self.role,
+            parts=_parts(self.images, f"{at}.images", self.content, f"{at}.content"),
+            at=at,
+            name=(self.tool_name or None) if is_result else None,
+            thinking=(self.thinking or None) if self.role == "assistant" else None,
+            calls=tuple(call.as_call() for call in self.tool_calls),
+            call_id=(self.tool_call_id or None) if is_result else None,
+        )
+
 
 class OllamaRequest(WireObject):
     """The fields that chats and continuations share."""
@@ -196,23 +235,46 @@ class OllamaRequest(WireObject):
     """Whether the model thinks, or how long: `low`, `medium`, `high`."""
     logprobs: bool = False
     """Whether to return the log-probability of each token."""
-    top_logprobs: Whole = 0
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), BeforeValidator(_whole)] = 0
     """How many alternatives to return for each token; needs `logprobs`."""
 
-    def _shared(self) -> dict[str, Any]:
-        """Return the fields that chats and completions of OpenAI's interface share."""
-        sampling = {} if self.options is None else self.options.as_sampling()
-        return {"model": self.model, "stream": self.stream, **sampling}
+    def sampling(self) -> Options:
+        """Return how the answer is sampled, when it ends, and what comes with it."""
+        stated = OllamaOptions() if self.options is None else self.options
+        limit = stated.num_predict or 0
+        answer_format = None
+        if self.format:
+            schema = self.format if isinstance(self.format, dict) else ANY_OBJECT
+            answer_format = AnswerFormat("json", schema, "format", "format")
+        return Options(
+            model=self.model,
+            stream=self.stream,
+            format=answer_format,
+            max_tokens=limit if limit > 0 else None,
+            max_tokens_at="options.num_predict",
+            num_logprobs=self.top_logprobs if self.logprobs else None,
+            temperature=stated.temperature,
+            top_p=stated.top_p,
+            top_k=stated.top_k,
+            min_p=stated.min_p,
+            repetition_penalty=stated.repeat_penalty,
+            presence_penalty=stated.presence_penalty or 0.0,
+            frequency_penalty=stated.frequency_penalty or 0.0,
+            seed=None if stated.seed == -1 else stated.seed,
+            stop=stated.stop,
+        )
 
-    def _chat(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        chat = {**self._shared(), "messages": messages, "logprobs": self.logprobs, "top_logprobs": self.top_logprobs}
-        if isinstance(self.format, dict):
-            chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": self.format}}
-        elif self.format:
-            chat["response_format"] = {"type": "json_object"}
-        if self.think is not None:
-            chat["enable_thinking" if isinstance(self.think, bool) else "reasoning_effort"] = self.think
-        return chat
+    @property
+    def effort(self) -> Effort | None:
+        """How much the request wants the model to think."""
+        if isinstance(self.think, bool):
+            return Effort(None if self.think else OFF, "think")
+        return None if self.think is None else Effort(self.think, "think")
+
+    def check_logprobs(self) -> None:
+        """Refuse alternatives for tokens without log-probabilities; raises InvalidParameter."""
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidParameter("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
 
 
 class OllamaChatRequest(OllamaRequest):
@@ -220,18 +282,37 @@ class OllamaChatRequest(OllamaRequest):
 
     hints: ClassVar[NeutralValues] = _HINTS
     bulk: ClassVar[Mapping[str, Any]] = {"messages": []}
-    nested: ClassVar[dict[str, type[WireObject]]] = {**OllamaRequest.nested, "messages": OllamaMessage}
+    nested: ClassVar[dict[str, type[WireObject]]] = {
+        **OllamaRequest.nested,
+        "messages": OllamaMessage,
+        "tools": OllamaTool,
+    }
 
     messages: Annotated[list[OllamaMessage], Field(fail_fast=True)] = Field(default_factory=list)
     """The chat so far, oldest message first; without one, the model is loaded."""
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
+    tools: Annotated[list[OllamaTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
     """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
     the call is required or strict, and is otherwise left out and named."""
 
-    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
-        """Return the chat that has the same answer."""
-        tools = [{"type": "function"} | tool for tool in self.tools]
-        return MeantChat(self._chat(list(_messages_of(self.messages))) | ({"tools": tools} if tools else {}))
+    @override
+    def check_consistency(self) -> None:
+        """Report thinking that is not read, since it is of another role than the assistant's."""
+        unread = (i for i, message in enumerate(self.messages) if message.thinking and message.role != "assistant")
+        self.ignore(f"messages[{index}].thinking" for index in unread)
+
+    def conversation(self, own_thinking: OwnThinking) -> Conversation:
+        """Return what the request asks for.
+
+        Raises:
+            MissingParameter, InvalidParameter: tools have one name, or a result has no call, or alternatives are asked
+                for without log-probabilities.
+        """
+        tools = [tool.as_tool(f"tools[{index}]") for index, tool in enumerate(self.tools)]
+        check_tools(tools)
+        turns = [message.as_turn(f"messages[{index}]") for index, message in enumerate(self.messages)]
+        check_results(turns)
+        self.check_logprobs()
+        return Conversation(turns=turns, at="messages", options=self.sampling(), tools=tools, effort=self.effort)
 
 
 class OllamaGenerateRequest(OllamaRequest):
@@ -268,13 +349,16 @@ class OllamaGenerateRequest(OllamaRequest):
             message = "'system' contradicts 'raw' and 'suffix', with which the prompt is no message of a chat."
             raise InvalidParameter(message, param="system")
 
-    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
-        """Return the chat that has the same answer."""
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        return MeantChat(self._chat([*system, {"role": "user", "content": _content(self.images, self.prompt)}]))
+    def conversation(self, own_thinking: OwnThinking) -> Conversation:
+        """Return what a prompt that is a message asks for; raises InvalidParameter."""
+        self.check_logprobs()
+        system = Turn(role="system", parts=(TextPart(self.system, "system"),), at="system")
+        prompt = Turn(role="user", parts=_parts(self.images, "images", self.prompt, "prompt"), at="prompt")
+        turns = [system, prompt] if self.system else [prompt]
+        return Conversation(turns=turns, at="prompt", options=self.sampling(), effort=self.effort)
 
-    def as_completion(self) -> dict[str, Any]:
-        """Return the body of the completion that has the same answer.
+    def continuation(self) -> Continuation:
+        """Return what a prompt that is continued as it is asks for.
 
         Raises:
             UnsupportedParameter: it has images.
@@ -282,14 +366,7 @@ class OllamaGenerateRequest(OllamaRequest):
         if self.images:
             reason = "a prompt that is continued as it is, with 'raw' or 'suffix' or without a chat template, has none."
             raise UnsupportedParameter("images", reason)
-        completion = {**self._shared(), "prompt": self.prompt, "suffix": self.suffix}
-        completion.setdefault("max_tokens", -1)
-        if self.logprobs:
-            completion["logprobs"] = self.top_logprobs
-        if self.format:
-            is_schema = isinstance(self.format, dict)
-            completion["structured_outputs"] = {"json": self.format} if is_schema else {"json_object": True}
-        return completion
+        return Continuation(prompts=[self.prompt], options=self.sampling(), suffix=self.suffix)
 
 
 class OllamaShowRequest(WireObject):
@@ -329,23 +406,9 @@ class OllamaEmbedRequest(EmbeddingsRequest):
         return -1 if self.truncate and self.truncate_prompt_tokens is None else self.truncate_prompt_tokens
 
 
-def _messages_of(messages: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
-    """Yield the messages as chats have them."""
-    for message in messages:
-        stated: dict[str, Any] = {"role": message.role, "content": _content(message.images, message.content)}
-        if message.thinking:
-            stated["reasoning_content"] = message.thinking
-        if message.tool_calls:
-            stated["tool_calls"] = [call.model_dump(exclude_none=True) for call in message.tool_calls]
-        if message.role == "tool":
-            stated |= {"tool_call_id": message.tool_call_id, "name": message.tool_name}
-        yield stated
-
-
-def _content(images: Sequence[str], text: str) -> str | list[dict[str, Any]]:
-    """Return what a chat's message says and shows."""
-    if not images:
-        return text
-    urls = [image if _SCHEME.match(image) else as_data_url(image) for image in images]
-    shown = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return [*shown, *([{"type": "text", "text": text}] if text else [])]
+def _parts(images: Sequence[str], images_at: str, text: str, text_at: str) -> tuple[Part, ...]:
+    """Return images, and the text after them."""
+    urls = [image if _SCHEME.match(image) else as_data_url(image) or "" for image in images]
+    paths = [f"{images_at}[{index}]" for index in range(len(urls))]
+    shown = [ImagePart(url, "auto", path, path) for url, path in zip(urls, paths, strict=True)]
+    return (*shown, *((TextPart(text, text_at),) if text or not shown else ()))

@@ -3,12 +3,14 @@
 Source: https://platform.openai.com/docs/api-reference/responses/create#responses_create-input
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.chat import Detail, OwnThinking, Role, as_arguments, with_text_of_refusal
+from service.api.conversation import Call, ImagePart, OwnThinking, Part, TextPart, Turn
+from service.api.schema.chat import Detail, Role, as_arguments, with_text_of_refusal
 from service.api.schema.response_tools import INPUT, LOCAL_SHELL, qualified
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
@@ -71,6 +73,18 @@ class InputPart(WireObject):
         if isinstance(image, dict) and isinstance(image.get("url"), str):
             document = {"detail": image.get("detail")} | document | {"image_url": image.get("url")}
         return with_text_of_refusal(document)
+
+    def as_part(self, at: str, *, has_fields: bool) -> Part:
+        """Return the part.
+
+        Args:
+            at: its path.
+            has_fields: whether that is a path in the request, so that the part's fields have one too.
+        """
+        text_at, image_at, type_at = (f"{at}.{name}" if has_fields else at for name in ("text", "image_url", "type"))
+        if self.image_url is None:
+            return TextPart(self.text, text_at)
+        return ImagePart(self.image_url, self.detail, image_at, type_at)
 
     @override
     def check_consistency(self) -> None:
@@ -267,60 +281,80 @@ def check_results(items: Iterable[InputItem], *, num_earlier: int = 0) -> None:
             raise InvalidParameter(message, param=param)
 
 
-def messages_of(items: Iterable[InputItem], own_thinking: OwnThinking) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the messages of a chat, and the fields whose thinking another has sealed.
+@dataclass
+class _Draft:
+    """A turn that may still grow."""
 
-    Thinking and calls belong to the assistant's message between them.
+    role: str
+    at: str
+    parts: tuple[Part, ...] | None = None
+    thinking: str | None = None
+    calls: list[Call] = field(default_factory=list[Call])
+    call_id: str | None = None
+
+    def turn(self) -> Turn:
+        """Return the turn as it is."""
+        return Turn(
+            role=self.role,
+            parts=self.parts,
+            at=self.at,
+            thinking=self.thinking,
+            calls=tuple(self.calls),
+            call_id=self.call_id,
+        )
+
+
+def turns_of(
+    items: Iterable[InputItem], own_thinking: OwnThinking, *, num_earlier: int = 0
+) -> tuple[list[Turn], list[str]]:
+    """Return the turns of a conversation, and the fields whose thinking another has sealed.
+
+    Thinking and calls belong to the assistant's turn between them.
+
+    Args:
+        items: the whole input, earlier items first.
+        own_thinking: as in `ResponsesRequest.conversation`.
+        num_earlier: how many of them belong to an earlier response, and so have no index in the request.
     """
     unreadable: list[str] = []
-    messages: list[dict[str, Any]] = []
-    thoughts: list[str] = []  # of the assistant's next message
+    drafts: list[_Draft] = []
+    thoughts: list[str] = []  # of the assistant's next turn
     call_ids: dict[str | None, str | None] = {}  # by those of their items, too
 
-    def append(message: dict[str, Any]) -> None:
+    def append(draft: _Draft) -> None:
         thinking = "".join(thoughts)
         thoughts.clear()
-        if thinking and message["role"] == "assistant":
-            message["reasoning_content"] = thinking
+        if thinking and draft.role == "assistant":
+            draft.thinking = thinking
         elif thinking:  # the answer was cut
-            messages.append({"role": "assistant", "content": "", "reasoning_content": thinking})
-        messages.append(message)
+            drafts.append(_Draft("assistant", draft.at, (), thinking))
+        drafts.append(draft)
 
     for index, item in enumerate(items):
+        at = f"input[{index - num_earlier}]" if index >= num_earlier else "previous_response_id"
         if item.type == "reasoning":
             sealed = item.encrypted_content if not item.content else None
-            thought = own_thinking("", sealed) if sealed else _text(item.content)
+            thought = own_thinking("", sealed) if sealed else "".join(part.text for part in item.content or ())
             if thought is None:
-                unreadable.append(f"input[{index}].encrypted_content")
+                unreadable.append(f"input[{max(0, index - num_earlier)}].encrypted_content")
             thoughts.append(thought or "")
         elif item.type == "function_call":
-            if not messages or messages[-1]["role"] != "assistant" or any(thoughts):
-                append({"role": "assistant"})
-            function = {"name": item.name, "arguments": item.arguments}
-            call = {"id": item.call_id, "type": "function", "function": function}
-            messages[-1].setdefault("tool_calls", []).append(call)
+            if not drafts or drafts[-1].role != "assistant" or any(thoughts):
+                append(_Draft("assistant", at))
+            drafts[-1].calls.append(Call(item.call_id, item.name or "", item.arguments or "{}"))
             call_ids[item.id] = item.call_id
         elif item.type == "function_call_output":
             call_id = call_ids.get(item.call_id, item.call_id)
-            append({"role": "tool", "tool_call_id": call_id, "content": _content(item.output or ())})
+            append(_Draft("tool", at, _parts(item.output, at, "output"), call_id=call_id))
         elif item.type == "message":
-            append({"role": item.role, "content": _content(item.content or ())})
+            append(_Draft(item.role or "", at, _parts(item.content, at, "content")))
     if any(thoughts):
-        append({"role": "assistant", "content": ""})
-    return messages, unreadable
+        append(_Draft("assistant", drafts[-1].at if drafts else "input", ()))
+    return [draft.turn() for draft in drafts], unreadable
 
 
-def _content(parts: Sequence[InputPart]) -> str | list[dict[str, Any]]:
-    """Return what a chat's message says and shows."""
-    if all(part.image_url is None for part in parts):
-        return _text(parts)
-    return [
-        {"type": "text", "text": part.text}
-        if part.image_url is None
-        else {"type": "image_url", "image_url": {"url": part.image_url, "detail": part.detail}}
-        for part in parts
-    ]
-
-
-def _text(parts: Iterable[InputPart] | None) -> str:
-    return "".join(part.text for part in parts or ())
+def _parts(parts: Iterable[InputPart] | None, at: str, name: str) -> tuple[Part, ...]:
+    """Return what an item says and shows; `at` is its path."""
+    has_index = at.endswith("]")
+    paths = ((part, f"{at}.{name}[{number}]" if has_index else at) for number, part in enumerate(parts or ()))
+    return tuple(part.as_part(path, has_fields=has_index) for part, path in paths)

@@ -1,4 +1,4 @@
-"""The tools of a response and the choice among them, and the functions of a chat that stand for them.
+"""The tools of a response and the choice among them, and the functions that stand for them.
 
 A model is shown only functions. A custom tool is one with a single text as its argument, and a function of a namespace
 has the namespace's name before its own. Tools that OpenAI runs itself are reported and left out.
@@ -13,10 +13,12 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from service.api.conversation import Choice, Function
 from service.api.schema.tools import MAX_TOOLS, NAME_PATTERN, ToolWord, as_tool_choice
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from service.text.grammar.lark import pattern_of
+from service.text.grammar.patterns import rewritten
 
 INPUT = "input"  # the argument of a custom tool
 LOCAL_SHELL = "local_shell"
@@ -60,7 +62,9 @@ class CustomFormat(WireObject):
         """
         if self.definition is None:
             return None
-        return f"^(?:{self.definition if self.syntax == 'regex' else pattern_of(self.definition)})$"
+        pattern = f"^(?:{self.definition if self.syntax == 'regex' else pattern_of(self.definition)})$"
+        rewritten(pattern)
+        return pattern
 
 
 class NamespacedTool(WireObject):
@@ -153,25 +157,23 @@ class OfferedTool(NamedTuple):
         """The name that the model is shown."""
         return qualified(self.name, self.namespace)
 
-    def in_terms_of_request(self, rest: str) -> str:
-        """Return the name of a field of the tool for that of the function's, such as `.name`."""
-        is_text = self.type == "custom" and rest.startswith(".parameters")
-        return f"{self.path}.format.definition" if is_text else self.path + rest
-
-    def as_in_chats(self) -> dict[str, Any]:
-        """Return the function as a tool of a chat."""
-        stated = self.stated
+    def as_function(self) -> Function:
+        """Return the function."""
+        stated, parameters_at = self.stated, f"{self.path}.parameters"
         descriptions = [text for text in (self.introduction, stated.description) if text]
-        function: dict[str, Any] = {"name": self.function_name, "strict": stated.strict}
-        if descriptions:
-            function["description"] = "\n\n".join(descriptions)
+        parameters = stated.parameters
         if self.type == "custom":
-            function["parameters"] = _one_text(stated.format)
+            parameters, parameters_at = _one_text(stated.format), f"{self.path}.format.definition"
         elif self.type == LOCAL_SHELL:
-            function |= {"description": "Runs a command on the user's machine.", "parameters": _COMMAND}
-        elif stated.parameters is not None:
-            function["parameters"] = stated.parameters
-        return {"type": "function", "function": function}
+            parameters, descriptions = _COMMAND, ["Runs a command on the user's machine."]
+        return Function(
+            name=self.function_name,
+            name_at=f"{self.path}.name",
+            description="\n\n".join(descriptions) if descriptions else None,
+            parameters=parameters,
+            parameters_at=parameters_at,
+            is_strict=stated.strict,
+        )
 
 
 def qualified(name: str, namespace: str | None) -> str:
@@ -252,11 +254,10 @@ class NamedTool(WireObject):
     namespace: str | None = None
     """The namespace of the tool, if it has one."""
 
-    def as_in_chats(self, path: str) -> dict[str, Any]:
-        """Return the tool's function as a chat names it; raises MissingParameter."""
-        if self.name is None and self.type != LOCAL_SHELL:
-            raise MissingParameter(f"{path}.name")
-        return {"type": "function", "function": {"name": qualified(self.name or LOCAL_SHELL, self.namespace)}}
+    @property
+    def function_name(self) -> str:
+        """The name of the tool's function."""
+        return qualified(self.name or LOCAL_SHELL, self.namespace)
 
 
 class ChosenTool(WireObject):
@@ -296,18 +297,20 @@ class ChosenTool(WireObject):
             if self.type not in types and is_stated:
                 raise InvalidParameter(f"'{param}' needs 'tool_choice.type' to be '{types[0]}'.", param=param)
         for index, tool in enumerate(self.tools or ()):
-            tool.as_in_chats(f"tool_choice.tools[{index}]")
+            if tool.name is None and tool.type != LOCAL_SHELL:
+                raise MissingParameter(f"tool_choice.tools[{index}].name")
 
     def as_stated(self) -> str | dict[str, Any]:
         """Return the choice as the client stated it."""
         return self.model_dump(exclude_none=True) if self.type in self.supported_types else self.type
 
-    def as_in_chats(self) -> str | dict[str, Any]:
-        """Return the choice as a chat states it."""
-        if self.type not in self.supported_types:
-            return self.type
+    def as_choice(self) -> Choice:
+        """Return the choice."""
+        if self.type in ("none", "auto", "required"):
+            return Choice(self.type)
         if self.type != "allowed_tools":
             name = qualified(self.name or LOCAL_SHELL, self.namespace)
-            return {"type": "function", "function": {"name": name}}
-        tools = [tool.as_in_chats(f"tool_choice.tools[{index}]") for index, tool in enumerate(self.tools or ())]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": self.mode, "tools": tools}}
+            return Choice("required", {name: "tool_choice.name"}, is_named=True)
+        tools = enumerate(self.tools or ())
+        names = {tool.function_name: f"tool_choice.tools[{index}].name" for index, tool in tools}
+        return Choice(self.mode or "auto", names)

@@ -1,4 +1,4 @@
-"""The body of POST /v1/responses, and the chat that it means.
+"""The body of POST /v1/responses, and what it asks for.
 
 Source: https://platform.openai.com/docs/api-reference/responses/create
 """
@@ -10,11 +10,24 @@ from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import BeforeValidator, Field
 
-from service.api.schema.chat import MeantChat, OwnThinking
+from service.api.conversation import (
+    ANY_CHOICE,
+    ANY_OBJECT,
+    AnswerFormat,
+    Choice,
+    Conversation,
+    Effort,
+    Function,
+    Options,
+    OwnThinking,
+    TextPart,
+    Turn,
+    check_tools,
+)
 from service.api.schema.generation import HINTS, MAX_NAME_CHARS, REFUSED, REMEDIES, MaxTokens, SharedFields
 from service.api.schema.metadata import Metadata
 from service.api.schema.other_names import with_own_names
-from service.api.schema.response_input import InputItem, as_items, check_results, messages_of
+from service.api.schema.response_input import InputItem, as_items, check_results, turns_of
 from service.api.schema.response_tools import (
     ChosenTool,
     OfferedTool,
@@ -23,9 +36,10 @@ from service.api.schema.response_tools import (
     offered_tools,
     unenforced_formats,
 )
-from service.api.schema.structured import GRAMMARS_OF_FORMATS, NAME_PATTERN
+from service.api.schema.structured import GRAMMARS_OF_FORMATS
+from service.api.schema.structured import NAME_PATTERN as SCHEMA_NAME_PATTERN
 from service.api.schema.template import VariableFields
-from service.api.schema.tools import MAX_TOOLS, ToolWord
+from service.api.schema.tools import MAX_TOOLS, NAME_PATTERN, ToolWord
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
@@ -34,6 +48,7 @@ INCLUDED_LOGPROBS = "message.output_text.logprobs"
 INCLUDED_THINKING = "reasoning.encrypted_content"
 
 MAX_INCLUDED = 32
+NAME = re.compile(NAME_PATTERN)
 
 _REFUSED: NeutralValues = {**REFUSED, "conversation": (), "prompt": (), "response_format": ({"type": "text"},)}
 _HINTS: NeutralValues = {
@@ -50,16 +65,6 @@ _HINTS: NeutralValues = {
 }
 
 
-# The names of a chat's fields, and those of the response's fields that they come from.
-_OF_TOOL = re.compile(r"tools\[(\d+)\]\.function(.*)")
-_FIELDS = (
-    (r"^messages.*$", "input"),
-    (r"^max_(completion_)?tokens$", "max_output_tokens"),
-    (r"^response_format(\.json_schema)?\b", "text.format"),
-    (r"^tool_choice(?:\.allowed_tools)?(\.tools\[\d+\])?(?:\.function)?", r"tool_choice\1"),
-)
-
-
 class TextFormat(WireObject):
     """Whether the text is free, any JSON object, or JSON that satisfies a schema."""
 
@@ -67,7 +72,7 @@ class TextFormat(WireObject):
 
     type: Literal["text", "json_object", "json_schema"]
     """The kind of the object."""
-    name: str | None = Field(default=None, pattern=NAME_PATTERN)
+    name: str | None = Field(default=None, pattern=SCHEMA_NAME_PATTERN)
     """The schema's name."""
     description: str | None = None
     """What it is for."""
@@ -188,19 +193,10 @@ class ResponsesRequest(SharedFields, VariableFields):
         return INCLUDED_THINKING in self.include
 
     @property
-    def effort(self) -> str | None:
+    def stated_effort(self) -> str | None:
         """The degree of thinking, under OpenAI's name or a chat's."""
         stated = None if self.reasoning is None else self.reasoning.effort
         return self.reasoning_effort if stated is None else stated
-
-    def in_terms_of_request(self, param: str) -> str:
-        """Return the name of a field of this request for that of the chat that it means."""
-        if (found := _OF_TOOL.match(param)) is not None and int(found[1]) < len(self.offered_tools):
-            return self.offered_tools[int(found[1])].in_terms_of_request(found[2])
-        for pattern, name in _FIELDS:
-            if re.match(pattern, param):
-                return re.sub(pattern, name, param)
-        return "reasoning.effort" if param == "reasoning_effort" and self.reasoning_effort is None else param
 
     @cached_property
     def offered_tools(self) -> Sequence[OfferedTool]:
@@ -251,36 +247,73 @@ class ResponsesRequest(SharedFields, VariableFields):
     def _is_call_required(self) -> bool:
         return self.tool_choice is not None and self.tool_choice.is_required
 
-    def as_chat(self, own_thinking: OwnThinking) -> MeantChat:
-        """Return the chat that has the same answer."""
-        messages, unreadable = messages_of(self.input, own_thinking)
-        shared = {*SharedFields.model_fields, *VariableFields.model_fields}
-        instructions = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
-        chat: dict[str, Any] = {
-            **self.model_dump(include=shared, exclude_unset=True, by_alias=True),
-            "logit_bias": {str(token_id): bias for token_id, bias in self.logit_bias.items()} or None,
-            "model": self.model,
-            "messages": [*instructions, *messages],
-            "max_completion_tokens": self.max_output_tokens,
-            "logprobs": self.has_logprobs,
-            "top_logprobs": self.top_logprobs,
-            "reasoning_effort": self.effort,
-            "response_format": self._response_format(),
-            "tools": [tool.as_in_chats() for tool in self.offered_tools],
-            "tool_choice": None if self.tool_choice is None else self.tool_choice.as_in_chats(),
-            "parallel_tool_calls": self.parallel_tool_calls,
-            "truncation": None if self.truncation == "disabled" else self.truncation,
-            "safety_identifier": self.safety_identifier,
-            "user": self.user,
-        }
-        return MeantChat({name: value for name, value in chat.items() if value is not None}, unreadable)
+    @property
+    def answer_format(self) -> AnswerFormat | None:
+        """The form of the answer's text, None for any; raises InvalidParameter for two."""
+        stated, at = None if self.text is None else self.text.format, "text.format"
+        if stated is None or stated.type == "text":
+            return None if self.structured_outputs is None else self.structured_outputs.as_format()
+        if self.structured_outputs is not None:
+            message = f"'structured_outputs' contradicts '{at}'; send one."
+            raise InvalidParameter(message, param="structured_outputs")
+        if stated.schema_ is None:
+            return AnswerFormat("json", ANY_OBJECT, at, at)
+        return AnswerFormat("json", stated.schema_, f"{at}.schema", at, is_strict=stated.strict)
 
-    def _response_format(self) -> dict[str, Any] | None:
-        if self.text is None or self.text.format is None:
-            return None
-        stated = self.text.format.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
-        kind = self.text.format.type
-        return {"type": kind, "json_schema": stated} if kind == "json_schema" else {"type": kind}
+    def options(self) -> Options:
+        """Return how the answer is sampled, when it ends, and what comes with it."""
+        return Options(
+            **self.shared_options(),
+            model=self.model,
+            stream=self.stream,
+            user=self.user if self.safety_identifier is None else self.safety_identifier,
+            format=self.answer_format,
+            max_tokens=self.max_output_tokens,
+            max_tokens_at="max_output_tokens",
+            num_logprobs=self.top_logprobs if self.has_logprobs else None,
+        )
+
+    def conversation(self, own_thinking: OwnThinking) -> Conversation:
+        """Return what the request asks for.
+
+        Args:
+            own_thinking: returns the thinking that this service has sealed, None for another's.
+        """
+        functions, choice = self._functions(), self._choice()
+        check_tools(functions, choice)
+        turns, unreadable = self._turns(own_thinking)
+        if self.instructions is not None:
+            at = "instructions"
+            turns = [Turn(role="system", parts=(TextPart(self.instructions, at),), at=at), *turns]
+        level, has_own = self.stated_effort, self.reasoning is not None and self.reasoning.effort is not None
+        effort = None if level is None else Effort(level, "reasoning.effort" if has_own else "reasoning_effort")
+        return Conversation(
+            turns=turns,
+            at="input",
+            options=self.options(),
+            tools=functions,
+            choice=choice,
+            allows_several_calls=self.parallel_tool_calls,
+            effort=self.first_effort(effort),
+            variables=self.chat_template_kwargs,
+            drops_oldest=self.truncation == "auto",
+            ignored=unreadable,
+        )
+
+    def _turns(self, own_thinking: OwnThinking) -> tuple[list[Turn], list[str]]:
+        return turns_of(self.input, own_thinking)
+
+    def _functions(self) -> list[Function]:
+        functions = [tool.as_function() for tool in self.offered_tools]
+        for function in functions:
+            if NAME.fullmatch(function.name) is None:
+                param = function.name_at
+                message = f"Invalid '{param}': String should match pattern '{NAME_PATTERN}'."
+                raise InvalidParameter(message, param=param)
+        return functions
+
+    def _choice(self) -> Choice:
+        return ANY_CHOICE if self.tool_choice is None else self.tool_choice.as_choice()
 
 
 def _check_format(text_format: TextFormat) -> None:

@@ -7,16 +7,15 @@ https://docs.vllm.ai/en/latest/features/structured_outputs.html
 from typing import Annotated, Any, ClassVar, Literal, override
 
 from pydantic import Field, PlainValidator
-from pydantic_core import PydanticCustomError, from_json
+from pydantic_core import PydanticCustomError
 
+from service.api.conversation import ANY_OBJECT, AnswerFormat
 from service.api.schema.wire import ANY, NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter
-from service.text.grammar import definition
-from service.text.grammar.definition import GrammarDefinition
 
 # Of schemas. Source: https://platform.openai.com/docs/api-reference/chat/create
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
-ANY_OBJECT = {"type": "object"}
+NOTATIONS: tuple[Literal["regex", "choice", "grammar"], ...] = ("regex", "choice", "grammar")
 # Grammars of other servers' formats, which are `structured_outputs` here.
 GRAMMARS_OF_FORMATS: NeutralValues = dict.fromkeys(
     ("ebnf", "grammar", "pattern", "regex", "stop_regex", "structural_tag", "structures", "triggers"), ()
@@ -71,12 +70,13 @@ class ResponseFormat(WireObject):
             message = "'response_format.json_schema' needs 'response_format.type' to be 'json_schema'."
             raise InvalidParameter(message, param="response_format.json_schema")
 
-    def definition(self) -> GrammarDefinition | None:
-        """Return the grammar of the answer, None for any text; raises InvalidParameter, after milliseconds."""
+    def as_format(self) -> AnswerFormat | None:
+        """Return the form of the answer's text; None for any text."""
         if self.json_schema is not None:
-            param = "response_format.json_schema.schema"
-            return definition.of_schema(self.json_schema.schema_, param, is_strict=self.json_schema.strict)
-        return definition.of_schema(ANY_OBJECT, "response_format") if self.type == "json_object" else None
+            schema, at = self.json_schema, "response_format.json_schema.schema"
+            return AnswerFormat("json", schema.schema_, at, "response_format", is_strict=schema.strict)
+        is_json = self.type == "json_object"
+        return AnswerFormat("json", ANY_OBJECT, "response_format", "response_format") if is_json else None
 
 
 def _schema_or_text(value: Any) -> dict[str, Any] | str:
@@ -136,23 +136,11 @@ class StructuredOutputs(WireObject):
             )
             raise InvalidParameter(message, param="structured_outputs")
 
-    def definition(self) -> GrammarDefinition:
-        """Return the grammar of the answer; raises InvalidParameter, after milliseconds."""
+    def as_format(self) -> AnswerFormat:
+        """Return the form of the answer's text."""
+        for name in NOTATIONS:
+            if (value := getattr(self, name)) is not None:
+                return AnswerFormat(name, value, f"structured_outputs.{name}", "structured_outputs")
         if self.json_ is not None:
-            return definition.of_schema(self._schema(), "structured_outputs.json")
-        if self.regex is not None:
-            return definition.of_pattern(self.regex, "structured_outputs.regex")
-        if self.choice is not None:
-            return definition.of_choices(self.choice, "structured_outputs.choice")
-        if self.grammar is not None:
-            return definition.of_grammar(self.grammar, "structured_outputs.grammar")
-        return definition.of_schema(ANY_OBJECT, "structured_outputs.json_object")
-
-    def _schema(self) -> Any:
-        if not isinstance(self.json_, str):
-            return self.json_
-        try:
-            return from_json(self.json_, allow_inf_nan=False)
-        except ValueError as error:
-            param = "structured_outputs.json"
-            raise InvalidParameter(f"Invalid '{param}': it is not valid JSON: {error}.", param=param) from None
+            return AnswerFormat("json", self.json_, "structured_outputs.json", "structured_outputs")
+        return AnswerFormat("json", ANY_OBJECT, "structured_outputs.json_object", "structured_outputs")

@@ -5,26 +5,13 @@ https://openrouter.ai/docs/use-cases/reasoning-tokens (`reasoning`),
 https://api-docs.deepseek.com/guides/thinking_mode (`thinking`), https://qwen.readthedocs.io (`enable_thinking`)
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from service.api.conversation import OFF, Effort
 from service.api.schema.wire import WireObject
 from service.errors import InvalidParameter
-
-OFF = "none"  # the effort of a request that wants no thinking
-
-
-class Effort(NamedTuple):
-    """How much a request wants the model to think."""
-
-    level: str | None  # OpenAI's word, or the client's own; None for thinking of no stated degree
-    path: str  # the field that states it
-
-    @property
-    def is_off(self) -> bool:
-        """Whether the request wants no thinking."""
-        return self.level == OFF
 
 
 class VariableFields(WireObject):
@@ -38,6 +25,11 @@ class VariableFields(WireObject):
     """DeepSeek's, GLM's and Anthropic's: whether to think (`type`)."""
     enable_thinking: bool | None = None
     """Qwen's: whether to think."""
+
+    def first_effort(self, *stated: Effort | None) -> Effort | None:
+        """Return the first level of thinking, of those that are stated elsewhere and here."""
+        own = (_switched(self.enable_thinking, "enable_thinking"), _thinking(self.thinking))
+        return next((effort for effort in (*stated, *own) if effort is not None), None)
 
 
 class TemplateFields(VariableFields):
@@ -55,18 +47,19 @@ class TemplateFields(VariableFields):
     @property
     def effort(self) -> Effort | None:
         """The level of thinking, under the first name that states one; None if the request leaves it to the model."""
-        stated = (
-            Effort(self.reasoning_effort, "reasoning_effort") if self.reasoning_effort is not None else None,
-            _openrouter_effort(self.reasoning),
-            _switched(self.enable_thinking, "enable_thinking"),
-            _thinking(self.thinking),
-        )
-        return next((effort for effort in stated if effort is not None), None)
+        stated = self.reasoning_effort
+        level = None if stated is None else Effort(stated, "reasoning_effort")
+        return self.first_effort(level, _openrouter_effort(self.reasoning))
 
-    @property
-    def sets_variables(self) -> bool:
-        """Whether the request sets variables of the template."""
-        return bool(self.chat_template_kwargs) or self.effort is not None
+    def rendering(self) -> dict[str, Any]:
+        """Return what a conversation knows about its rendering."""
+        return {
+            "effort": self.effort,
+            "variables": self.chat_template_kwargs,
+            "documents": self.documents,
+            "begins_answer": self.add_generation_prompt,
+            "continues_last": self.continue_final_message,
+        }
 
     def check_rendering(self) -> None:
         """Check the fields against each other.

@@ -8,10 +8,11 @@ from typing import Annotated, Any, ClassVar, override
 
 from pydantic import Field
 
-from service.api.schema.chat import Message
+from service.api.conversation import Conversation, Options, OwnThinking, check_tools
+from service.api.schema.chat import Message, turns_of
 from service.api.schema.generation import INT32_MAX, MAX_NAME_CHARS
 from service.api.schema.template import TemplateFields
-from service.api.schema.tools import MAX_TOOLS, Tool, check_tools
+from service.api.schema.tools import MAX_TOOLS, Tool
 from service.api.schema.wire import NeutralValues, WireObject
 from service.errors import InvalidParameter, MissingParameter
 
@@ -51,7 +52,17 @@ class TokenizeRequest(TemplateFields):
             if getattr(self, name) != default:
                 raise InvalidParameter(f"'{name}' needs 'messages'.", param=name)
         self.check_rendering()
-        check_tools(self.tools)
+        check_tools([tool.as_tool(f"tools[{index}]") for index, tool in enumerate(self.tools)])
+
+    def conversation(self, own_thinking: OwnThinking) -> Conversation:
+        """Return what a chat asks for."""
+        return Conversation(
+            turns=turns_of(self.messages or ()),
+            at="messages",
+            options=Options(model=self.model or ""),
+            tools=[tool.as_tool(f"tools[{index}]") for index, tool in enumerate(self.tools)],
+            **self.rendering(),
+        )
 
 
 class DetokenizeRequest(WireObject):

@@ -3,11 +3,11 @@
 Source: https://platform.openai.com/docs/api-reference/chat/create#chat_create-tools
 """
 
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from service.api.conversation import ANY_CHOICE, Choice, Function
 from service.api.schema.wire import WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from service.text.formats.format import NAME
@@ -15,7 +15,6 @@ from service.text.formats.format import NAME
 MAX_TOOLS = 128  # OpenAI's
 NAME_PATTERN = f"^{NAME}$"
 ToolWord = Literal["none", "auto", "required"]
-NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class FunctionDefinition(WireObject):
@@ -42,11 +41,18 @@ class Tool(WireObject):
     function: FunctionDefinition
     """The function."""
 
-    def for_template(self) -> dict[str, Any]:
-        """Return the tool as the client sent it; one of another dialect as name, description and parameters."""
-        if self.sent is not None:
-            return self.sent
-        return {"type": "function", "function": self.function.model_dump(exclude={"strict"}, exclude_none=True)}
+    def as_tool(self, at: str) -> Function:
+        """Return the function, whose tool has this path."""
+        function = self.function
+        return Function(
+            name=function.name,
+            name_at=f"{at}.function.name",
+            description=function.description,
+            parameters=function.parameters,
+            parameters_at=f"{at}.function.parameters",
+            is_strict=function.strict,
+            sent=self.sent,
+        )
 
 
 class NamedFunction(WireObject):
@@ -97,20 +103,31 @@ class ToolChoice(WireObject):
         """Return the choice as a client may send it: a word if its type says it all."""
         return self.type if self.type in ("none", "auto", "required") else handler(self)
 
-    @property
-    def is_required(self) -> bool:
-        """Whether the answer must be a call."""
-        if self.allowed_tools is not None:
-            return self.allowed_tools.mode == "required"
-        return self.type in ("required", "function")
+    def as_choice(self) -> Choice:
+        """Return the choice.
 
-    @property
-    def names(self) -> dict[str, str]:
-        """The functions that may be called, each with the field that names it; empty for all tools."""
-        if self.allowed_tools is not None:
-            path = "tool_choice.allowed_tools.tools"
-            return {tool.function.name: f"{path}[{i}].function.name" for i, tool in enumerate(self.allowed_tools.tools)}
-        return {} if self.function is None else {self.function.name: "tool_choice.function.name"}
+        Raises:
+            MissingParameter, InvalidParameter: it has not what its type consists of.
+        """
+        for field in ("function", "allowed_tools"):
+            param, is_stated = f"tool_choice.{field}", getattr(self, field) is not None
+            if self.type == field and not is_stated:
+                raise MissingParameter(param)
+            if self.type not in (field, "none") and is_stated:
+                raise InvalidParameter(f"'{param}' needs 'tool_choice.type' to be '{field}'.", param=param)
+        match self.type:
+            case "function" if self.function is not None:
+                names = {self.function.name: "tool_choice.function.name"}
+                return Choice("required", names, is_named=True)
+            case "allowed_tools" if self.allowed_tools is not None:
+                path = "tool_choice.allowed_tools.tools"
+                tools = enumerate(self.allowed_tools.tools)
+                names = {tool.function.name: f"{path}[{index}].function.name" for index, tool in tools}
+                return Choice(self.allowed_tools.mode, names)
+            case "none" | "required" as mode:
+                return Choice(mode)
+            case _:
+                return ANY_CHOICE
 
 
 def as_tool_choice(value: Any) -> Any:
@@ -126,34 +143,3 @@ def as_tool_choice(value: Any) -> Any:
         message = "an object names functions, so its type is 'function' or 'allowed_tools'."
         raise UnsupportedParameter("tool_choice.type", message)
     return value
-
-
-def check_tools(tools: Sequence[Tool], choice: ToolChoice | None = None) -> None:
-    """Check the names of tools, and that the choice is one of them.
-
-    Raises:
-        InvalidParameter: two tools have one name, the choice names none of them, or there is a choice without tools.
-        MissingParameter: the choice has no name.
-    """
-    names: set[str] = set()
-    for index, tool in enumerate(tools):
-        if tool.function.name in names:
-            param = f"tools[{index}].function.name"
-            message = f"Invalid '{param}': another tool is named '{tool.function.name}' too. Rename one of them."
-            raise InvalidParameter(message, param=param)
-        names.add(tool.function.name)
-    if choice is None or choice.type == "none":
-        return
-    if not tools:
-        if choice.type == "auto":
-            return
-        raise InvalidParameter("'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice")
-    for field in ("function", "allowed_tools"):
-        if choice.type == field and getattr(choice, field) is None:
-            raise MissingParameter(f"tool_choice.{field}")
-        if choice.type != field and getattr(choice, field) is not None:
-            param = f"tool_choice.{field}"
-            raise InvalidParameter(f"'{param}' needs 'tool_choice.type' to be '{field}'.", param=param)
-    for name, param in choice.names.items():
-        if name not in names:
-            raise InvalidParameter(f"Invalid '{param}': none of the 'tools' has this name.", param=param)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from service.api.conversation import unknown_token
 from service.api.schema.embeddings import EmbeddingsRequest, Input
-from service.api.schema.generation import unknown_token
 from service.api.schema.pooling import EmbeddingRequest
 from service.api.schema.rerank import PairsRequest
 from service.api.served import VectorFacts

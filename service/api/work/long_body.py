@@ -30,8 +30,6 @@ BYTES_PER_IMAGE_BODY_BYTE = 32  # of a body that is mostly base64: copies of it,
 GRACE_S = 1.0
 IDLE_S = 60.0  # until a process without calls is ended
 MAX_MODELS = 8  # of one process, each with its tokenizer
-# The scope's entry for the request's body if it is long: a list of at most one.
-LONG_BODY = "levserve.long_body"
 
 
 class LongBody(NamedTuple):
@@ -75,17 +73,6 @@ class LongBodies:
             BodyTooLaborious: it takes too much time or memory.
         """
         return await self._turns.begin(lambda: self._call(client, partial(parse_light, body.kind), _read, body), client)
-
-    async def convert[T: WireObject](
-        self, body: LongBody, function: Callable[[Any], T], client: WorkOwner = ANYONE
-    ) -> T:
-        """Return the object that a function of a module makes of a body that has been read, without its bulk.
-
-        Raises:
-            RequestError: what the function raises.
-            BodyTooLaborious: it takes too much time or memory.
-        """
-        return await self._call(client, partial(parse_light, _result_type(function)), _convert, body, function)
 
     async def make(self, body: LongBody, function: Callable[[LongBody], bytes], client: WorkOwner = ANYONE) -> bytes:
         """Run a module's function on a parsed body in the worker process and return its result.
@@ -227,10 +214,6 @@ _models: dict[str, PromptModel] = {}
 
 def _read(body: LongBody) -> bytes:
     return _parsed(body).light_json()
-
-
-def _convert(body: LongBody, function: Callable[[Any], WireObject]) -> bytes:
-    return function(_parsed(body)).light_json()
 
 
 def _keep(model: PromptModel) -> bytes:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.api.generation.chat_prompt import rendered
+from service.api.generation.chat_prompt import conversation_of, rendered
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.wire import parse
 from service.errors import InvalidParameter, UnsupportedParameter
@@ -30,7 +30,7 @@ def prompt_of(template, case: Case):
         "chat_template_kwargs": dict(case.variables),
     }  # fmt: skip
     chat = parse(ChatCompletionRequest, json.dumps(body).encode())
-    return rendered(chat.messages, model, chat.tools, chat).text
+    return rendered(conversation_of(chat, b""), model).text
 
 
 @pytest.mark.parametrize("case", CASES)

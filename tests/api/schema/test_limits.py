@@ -96,36 +96,38 @@ def test_a_parsed_request_cannot_be_changed():
 
 
 def test_a_limit_is_told_with_the_field_that_states_it():
-    assert check(CompletionRequest, max_tokens=5).requested_max_tokens == (5, "max_tokens")
-    assert check(CompletionRequest).requested_max_tokens == (None, "max_tokens")
-    assert check(ChatCompletionRequest, max_tokens=5).requested_max_tokens == (5, "max_tokens")
-    newer = check(ChatCompletionRequest, max_completion_tokens=6)
-    assert newer.requested_max_tokens == (6, "max_completion_tokens")
-    both = check(ChatCompletionRequest, max_tokens=6, max_completion_tokens=6)
-    assert both.requested_max_tokens == (6, "max_completion_tokens")
+    def limit(kind, **fields):
+        options = check(kind, **fields).options()
+        return options.max_tokens, options.max_tokens_at
+
+    assert limit(CompletionRequest, max_tokens=5) == (5, "max_tokens")
+    assert limit(CompletionRequest) == (None, "max_tokens")
+    assert limit(ChatCompletionRequest, max_tokens=5) == (5, "max_tokens")
+    assert limit(ChatCompletionRequest, max_completion_tokens=6) == (6, "max_completion_tokens")
+    assert limit(ChatCompletionRequest, max_tokens=6, max_completion_tokens=6) == (6, "max_completion_tokens")
 
 
 def test_alternatives_are_computed_for_whatever_part_of_the_answer_needs_most():
-    assert check(ChatCompletionRequest, logprobs=True).num_logprobs == 0
-    assert check(ChatCompletionRequest, prompt_logprobs=3).num_prompt_logprobs == 3
-    assert check(CompletionRequest, logprobs=2).num_logprobs == 2
-    assert check(CompletionRequest, logprobs=2).num_prompt_logprobs is None
-    assert check(CompletionRequest, echo=True).num_prompt_logprobs is None
-    assert check(CompletionRequest, logprobs=2, echo=True).num_prompt_logprobs == 2
-    assert check(CompletionRequest, logprobs=0, echo=True).num_prompt_logprobs == 0
-    assert check(CompletionRequest, logprobs=2, echo=True, prompt_logprobs=5).num_prompt_logprobs == 5
-    assert check(CompletionRequest, logprobs=6, echo=True, prompt_logprobs=5).num_prompt_logprobs == 6
-    assert check(CompletionRequest, logprobs=6, prompt_logprobs=5).num_prompt_logprobs == 5
+    assert check(ChatCompletionRequest, logprobs=True).options().num_logprobs == 0
+    assert check(ChatCompletionRequest, prompt_logprobs=3).options().num_prompt_logprobs == 3
+    assert check(CompletionRequest, logprobs=2).options().num_logprobs == 2
+    assert check(CompletionRequest, logprobs=2).options().num_prompt_logprobs is None
+    assert check(CompletionRequest, echo=True).options().num_prompt_logprobs is None
+    assert check(CompletionRequest, logprobs=2, echo=True).options().num_prompt_logprobs == 2
+    assert check(CompletionRequest, logprobs=0, echo=True).options().num_prompt_logprobs == 0
+    assert check(CompletionRequest, logprobs=2, echo=True, prompt_logprobs=5).options().num_prompt_logprobs == 5
+    assert check(CompletionRequest, logprobs=6, echo=True, prompt_logprobs=5).options().num_prompt_logprobs == 6
+    assert check(CompletionRequest, logprobs=6, prompt_logprobs=5).options().num_prompt_logprobs == 5
 
 
 def test_the_seed_is_the_first_choices_own_and_every_choice_has_another():
-    body = check(CompletionRequest, seed=11)
+    body = check(CompletionRequest, seed=11).options()
     assert body.seed_for(0, default=5) == 11
-    assert check(CompletionRequest).seed_for(0, default=5) == 5
-    assert check(CompletionRequest, seed=0).seed_for(0, default=5) == 0
+    assert check(CompletionRequest).options().seed_for(0, default=5) == 5
+    assert check(CompletionRequest, seed=0).options().seed_for(0, default=5) == 0
     # Seeds stay the same from one version to the next, so that answers can be repeated.
     assert body.seed_for(1, default=5) == 11 + 0x1E37_79B9_7F4A_7C15
-    seeds = [check(CompletionRequest, seed=-1).seed_for(index, default=0) for index in range(8)]
+    seeds = [check(CompletionRequest, seed=-1).options().seed_for(index, default=0) for index in range(8)]
     assert len(set(seeds)) == 8
     assert all(0 <= seed < 2**63 for seed in seeds)
 

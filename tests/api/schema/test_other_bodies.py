@@ -92,10 +92,10 @@ def test_thinking_belongs_to_the_next_message_of_the_assistant_alone():
         {"type": "function_call_output", "call_id": "1", "output": "4"},
         {"role": "assistant", "content": "It is 4."},
     ]
-    called, output, answer = check(ResponsesRequest, input=items).as_chat(nothing_sealed).document["messages"]
-    assert called["reasoning_content"] == "hm"
-    assert [call["id"] for call in called["tool_calls"]] == ["1", "2"]
-    assert (output["tool_call_id"], answer) == ("1", {"role": "assistant", "content": "It is 4."})
+    called, output, answer = check(ResponsesRequest, input=items).conversation(nothing_sealed).turns
+    assert called.thinking == "hm"
+    assert [call.id for call in called.calls] == ["1", "2"]
+    assert (output.call_id, answer.thinking, [part.text for part in answer.texts]) == ("1", None, ["It is 4."])
 
 
 def test_a_choice_that_requires_a_call_needs_tools_and_others_do_not():
@@ -110,5 +110,5 @@ def test_a_schema_that_is_a_text_is_json_without_such_numbers(number):
     outputs = {"json": f'{{"enum": [{number}]}}'}
     body = check(ChatCompletionRequest, structured_outputs=outputs)
     with pytest.raises(InvalidParameter) as caught:
-        body.structured_outputs.definition()
+        body.structured_outputs.as_format().definition()
     assert caught.value.param == "structured_outputs.json"

@@ -49,7 +49,7 @@ def body(kind, **fields):
 def test_a_grammar_of_another_name_is_one(kind, fields, expected):
     request = body(kind, **fields)
     assert request.structured_outputs.model_dump(by_alias=True, exclude_none=True) == expected
-    assert request.structured_outputs.definition()
+    assert request.structured_outputs.as_format().definition()
     assert request.ignored == ()
 
 
@@ -65,13 +65,15 @@ def test_a_grammar_of_another_name_is_one(kind, fields, expected):
 def test_a_schema_beside_the_type_is_one(stated):
     request = body(CHAT, response_format=stated)
     assert request.response_format.json_schema.schema_ == SCHEMA
-    assert request.response_format.definition().part["json_schema"]["properties"] == {"a": {"type": "integer"}}
+    assert request.response_format.as_format().definition().part["json_schema"]["properties"] == {
+        "a": {"type": "integer"}
+    }
 
 
 @pytest.mark.parametrize("name", ["max_new_tokens", "n_predict", "num_predict", "max_output_tokens", "max_tokens"])
 def test_a_limit_of_another_name_is_one(name):
-    assert body(CHAT, **{name: 7}).requested_max_tokens[0] == 7
-    assert body(COMPLETION, **{name: 7}).requested_max_tokens[0] == 7
+    assert body(CHAT, **{name: 7}).options().max_tokens == 7
+    assert body(COMPLETION, **{name: 7}).options().max_tokens == 7
     assert body(RESPONSE, **{name: 7}).max_output_tokens == 7
     assert body((MESSAGE[0], {**MESSAGE[1], "max_tokens": None}), **{name: 7}).max_tokens == 7
     assert body(OLLAMA, options={name: 7}).options.num_predict == 7
@@ -130,6 +132,8 @@ def test_a_promise_that_is_not_kept_is_refused_by_name(kind, fields, param):
 @pytest.mark.parametrize("name", ["int32", "int64", "uint32", "float", "double", "decimal", "password", "regex", "idn"])
 def test_a_format_that_is_an_annotation_refuses_no_schema(name):
     schema = {"type": "object", "properties": {"a": {"type": "number", "format": name, "contentEncoding": "x"}}}
-    assert body(
-        CHAT, response_format={"type": "json_schema", "json_schema": {"schema": schema}}
-    ).response_format.definition()
+    assert (
+        body(CHAT, response_format={"type": "json_schema", "json_schema": {"schema": schema}})
+        .response_format.as_format()
+        .definition()
+    )

@@ -124,7 +124,10 @@ def test_calls_of_openais_older_interface_are_calls_of_tools():
     body = check(ChatCompletionRequest, messages=messages, functions=[{"name": "f"}], function_call={"name": "f"})
     [call] = body.messages[0].tool_calls
     assert (call.function.name, body.messages[1].role, body.messages[1].tool_call_id) == ("f", "tool", call.id)
-    assert (body.tools[0].function.name, body.tool_choice.names) == ("f", {"f": "tool_choice.function.name"})
+    assert (body.tools[0].function.name, body.tool_choice.as_choice().names) == (
+        "f",
+        {"f": "tool_choice.function.name"},
+    )
     assert not body.parallel_tool_calls
     assert body.ignored == ()
 
@@ -255,8 +258,10 @@ def test_options_of_streams_and_prompts_must_fit_the_answer():
 
 
 def test_token_ids_are_checked_against_the_vocabulary():
-    check(CompletionRequest, stop_token_ids=[9], allowed_token_ids=[9], logit_bias={"9": 1}).check_token_ids(10)
-    check(CompletionRequest).check_token_ids(10)
+    check(CompletionRequest, stop_token_ids=[9], allowed_token_ids=[9], logit_bias={"9": 1}).options().check_token_ids(
+        10
+    )
+    check(CompletionRequest).options().check_token_ids(10)
     for fields, param in (
         ({"stop_token_ids": [9, 10]}, "stop_token_ids[1]"),
         ({"allowed_token_ids": [10]}, "allowed_token_ids[0]"),
@@ -265,7 +270,7 @@ def test_token_ids_are_checked_against_the_vocabulary():
         with pytest.raises(
             InvalidParameter, match="10 is not a token id of this model, whose ids are less than 10"
         ) as caught:
-            check(CompletionRequest, **fields).check_token_ids(10)
+            check(CompletionRequest, **fields).options().check_token_ids(10)
         assert caught.value.param == param
 
 
