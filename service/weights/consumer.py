@@ -42,7 +42,7 @@ class TensorConsumer:
             name: entry
             for name, entry in entries.items()
             if entry.end > entry.begin
-            and (assembly.uses(name) or name in packed or name in self._sums)
+            and (assembly.uses(entry.place_in(name)[0]) or name in packed or name in self._sums)
             and entry.dtype_name in DTYPES
         }
         self._tensors = sorted(used.items(), key=lambda item: item[1].begin)
@@ -54,7 +54,7 @@ class TensorConsumer:
     def reserve(self, part: Slice, budget: RetryBudget) -> AbstractContextManager[None]:
         """Allocate the weights that a slice contributes to, waiting for host memory within the budget."""
         inside = list(self._inside(part))
-        names = [name for name, _ in inside]
+        names = [entry.place_in(name)[0] for name, entry in inside]
         if not (self._assembly.lacks(names) or self._strided.lacks(names) or self._packed.lacks(names)):
             return self._memory.at_work(None)
         allocate = functools.partial(self._memory.allocate, check=lambda: budget.check(self._uri, "weights"))
@@ -82,11 +82,12 @@ class TensorConsumer:
             yield Chunk(position, chunk.end), buffer[: chunk.end - position]
 
     def _place(self, name: str, entry: TensorEntry, part: Chunk) -> np.ndarray | None:
-        if name in self._packed or name in self._strided or not self._assembly.uses(name):
+        tensor, place = entry.place_in(name)
+        if name in self._packed or name in self._strided or not self._assembly.uses(tensor):
             return None
         dtype = DTYPES[entry.dtype_name]
-        first = (part.start - entry.begin) // dtype.itemsize
-        return self._assembly.place(name, first, part.num_bytes // dtype.itemsize, dtype)
+        first = place + (part.start - entry.begin) // dtype.itemsize
+        return self._assembly.place(tensor, first, part.num_bytes // dtype.itemsize, dtype)
 
     def consume(self, piece: Chunk, data: np.ndarray) -> None:
         """Write a piece's elements to their weights; `data` is uint8 of shape [piece.num_bytes]."""
@@ -100,7 +101,8 @@ class TensorConsumer:
                     continue
             writer = self._packed if name in self._packed else self._assembly
             if name not in self._strided:
-                writer.write(name, (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
+                tensor, place = entry.place_in(name)
+                writer.write(tensor, place + (begin - entry.begin) // dtype.itemsize, _elements(values, dtype))
             elif (collected := self._strided.write(name, begin - entry.begin, values)) is not None:
                 writer.write(name, 0, in_order(entry, collected, dtype))
                 self._memory.release(collected)

@@ -13,6 +13,7 @@ from service.storage.objects import read_range
 from service.storage.open_files import OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.names import FoundTensor, Resolution, resolve
+from service.weights.recut import recut
 from service.weights.safetensors import DTYPES, MAX_TENSORS, Header, HeaderRoom, TensorEntry, read_header
 from service.weights.stacked_experts import layout_of, with_single_experts
 from service.weights.strided import transposed_entry
@@ -74,6 +75,7 @@ def entries_of(specs: Sequence[WeightSpec], headers: Sequence[Header]) -> ModelT
     uri, files = headers[0].file.source.uri, {header.file.info.name: header.entries for header in headers}
     if (layout := layout_of(sources)) is not None:
         files = {file: with_single_experts(uri, own, layout) for file, own in files.items()}
+    files, further = recut(files, {name: source.shape for name, source in sources.items()})
     by_name = {header.file.info.name: header.file for header in headers}
 
     def zeros(tensors: Sequence[FoundTensor]) -> Set[FoundTensor]:
@@ -93,6 +95,11 @@ def entries_of(specs: Sequence[WeightSpec], headers: Sequence[Header]) -> ModelT
         entry = entry_of(found)
         is_transposed = name in sources and sources[name].is_transposed
         entries[found.file][name] = transposed_entry(entry) if is_transposed else entry
+    names = {found.name: name for name, found in resolution.tensors.items()}
+    for file, own in further.items():
+        for part, entry in own.items():
+            stored, first = entry.place_in(part)
+            entries[file][part] = replace(entry, part_of=(names[stored], first))
     copies = []
     for number, (name, found) in enumerate(resolution.copies):
         first, entry = resolution.tensors[name], entry_of(found)

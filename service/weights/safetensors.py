@@ -50,6 +50,11 @@ class TensorEntry:
     begin: int  # offset in the file
     end: int  # one past the last byte
     strides: tuple[int, ...] | None = None  # in elements; None if row-major without gaps
+    part_of: tuple[str, int] | None = None  # the tensor that it continues, and its first element there; None for none
+
+    def place_in(self, name: str) -> tuple[str, int]:
+        """Return the tensor that its elements belong to, given its own name, and the place of the first in it."""
+        return (name, 0) if self.part_of is None else self.part_of
 
 
 @dataclass(frozen=True)

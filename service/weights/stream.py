@@ -130,7 +130,11 @@ def _log(uri: str, resolution: Resolution) -> None:
 def _files_of(specs: Iterable[WeightSpec], entries: Entries) -> set[str]:
     """Return the names of the objects that contain tensors of these weights."""
     tensors = {tensor.name for tensor in stored_tensors(specs)}
-    return {file for file, own in entries.items() if not tensors.isdisjoint(own)}
+    return {
+        file
+        for file, own in entries.items()
+        if not tensors.isdisjoint(entry.place_in(name)[0] for name, entry in own.items())
+    }
 
 
 def _stream(

@@ -137,6 +137,42 @@ def test_heros_shared_experts_are_one_that_is_as_wide_as_all(tmp_path):
             np.testing.assert_array_equal(weights["layers.1.gate_up"], up)
 
 
+def cut_in_equal_parts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return OLMo Hybrid's tensors as transformers 5.24 saves them: of what three convolutions are, three parts."""
+    made = dict(tensors)
+    for prefix in [name.removesuffix("q_conv1d.weight") for name in tensors if name.endswith("q_conv1d.weight")]:
+        names = [f"{prefix}{part}_conv1d.weight" for part in "qkv"]
+        whole = np.concatenate([tensors[name] for name in names])
+        size = -(-len(whole) // 3)
+        made |= {name: whole[place * size : (place + 1) * size] for place, name in enumerate(names)}
+    return made
+
+
+@pytest.mark.parametrize("name", ["olmo_hybrid", "olmo_hybrid_rope"])
+@pytest.mark.parametrize("num_files", [1, 3])
+def test_olmo_hybrids_convolutions_cut_in_equal_parts_are_those_of_the_published_files(tmp_path, name, num_files):
+    tensors = CASES[name].tensors()
+    published = load(saved(tmp_path / "published", name))
+    parts, folder = cut_in_equal_parts(tensors), saved(tmp_path / "saved", name)
+    assert any(parts[name].shape != tensor.shape for name, tensor in tensors.items())
+    (folder / "model.safetensors").unlink()
+    for number in range(num_files):
+        own = {tensor: parts[tensor] for tensor in sorted(parts)[number::num_files]}
+        save_file(own, folder / f"model-{number + 1:05}-of-{num_files:05}.safetensors")
+    weights = load(folder)
+    assert weights.keys() == published.keys()
+    for own, weight in published.items():
+        np.testing.assert_array_equal(weights[own], weight)
+
+
+def test_convolutions_that_together_have_other_channels_are_refused_by_name(tmp_path):
+    parts = cut_in_equal_parts(CASES["olmo_hybrid"].tensors())
+    name = "model.layers.0.linear_attn.v_conv1d.weight"
+    save_file({**parts, name: parts[name][:-1]}, saved(tmp_path / "m", "olmo_hybrid") / "model.safetensors")
+    with pytest.raises(MalformedCheckpoint, match=r"layers.0.linear_attn.\w_conv1d.weight: has shape"):
+        load(tmp_path / "m")
+
+
 def test_stacked_experts_of_which_one_is_single_too_are_refused(tmp_path):
     name = "model.layers.1.block_sparse_moe.experts.2.w3.weight"
     both = {**stacked(CASES["mixtral"].tensors()), name: np.ones((48, 32), np.float32)}

@@ -22,10 +22,12 @@ import transformers
 NUM_TOKENS = 40
 
 
-def draw(name: str, parameter: torch.Tensor) -> torch.Tensor:
+def draw(name: str, parameter: torch.Tensor, model_type: str) -> torch.Tensor:
     """Draw weights whose gain is about one, as in a trained model: scales are around one, and spread 0.2."""
     random = np.random.RandomState(zlib.crc32(name.encode()))
     is_scale = ("norm" in name or "ln_" in name) and name.endswith("weight") and parameter.ndim == 1
+    # Of these families a scale is one more than its weight, but for the one of what recurrent layers read.
+    is_scale &= not model_type.startswith(("qwen3_5", "qwen3_next")) or name.endswith("linear_attn.norm.weight")
     values = random.randn(*parameter.shape) * 0.2 + is_scale
     return torch.from_numpy(np.asarray(values, np.float32))
 
@@ -69,7 +71,7 @@ def run(values: dict, folder: Path) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if not name.endswith(constants):
-                parameter.copy_(draw(name, parameter))
+                parameter.copy_(draw(name, parameter, config.model_type))
         model.tie_weights()
     model.save_pretrained(folder / "saved", safe_serialization=True)
     shutil.move(folder / "saved" / "model.safetensors", folder / "model.safetensors")

@@ -1,6 +1,7 @@
 """Models with recurrent layers: their files as published, and their numbers after thousands of tokens."""
 
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +64,10 @@ def test_a_file_without_its_vision_model_and_with_layers_that_predict_further_is
     [
         *(("qwen3_5", f"linear_attn.{tensor}") for tensor in ("A_log", "conv1d.weight", "dt_bias")),
         *(("granite_4_hybrid", f"mamba.{tensor}") for tensor in ("A_log", "conv1d.weight", "dt_bias", "D")),
+        *(("olmo_hybrid", f"linear_attn.{tensor}") for tensor in ("A_log", "k_conv1d.weight")),
+        *(("nemotron_h", f"mixer.{tensor}") for tensor in ("A_log", "conv1d.weight")),
+        *(("hero", tensor) for tensor in ("self_attn.sconv_k.weight", "sconv_attn.weight", "sconv_mlp.weight")),
+        ("lfm2", "conv.conv.weight"),
     ],
 )
 def test_a_tensor_without_which_a_state_is_nothing_is_missed_by_name(name, tensor):
@@ -90,12 +95,22 @@ def test_the_norms_of_olmo_hybrid_are_found_under_the_names_that_transformers_sa
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_decay_that_is_not_finite_is_refused_by_name(value):
-    case = case_of("qwen3_5")
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("qwen3_5", "linear_attn.A_log"),
+        ("qwen3_5", "linear_attn.dt_bias"),
+        ("olmo_hybrid", "linear_attn.A_log"),
+        ("granite_4_hybrid", "mamba.A_log"),
+        ("bamba", "mamba.D"),
+    ],
+)
+def test_a_decay_that_is_not_finite_is_refused_by_name(name, tensor, value):
+    case = case_of(name)
     tensors = case.tensors()
-    tensors["model.layers.1.linear_attn.A_log"][2] = value
+    tensors[f"model.layers.0.{tensor}"][2] = value
     with pytest.raises(
-        MalformedCheckpoint, match=r"layers\.1\.linear_attn\.A_log: has a value that is NaN or infinite"
+        MalformedCheckpoint, match=rf"layers\.0\.{re.escape(tensor)}: has a value that is NaN or infinite"
     ):
         assemble_weights(specs_of(case.hub_config), tensors, mesh=MESH)
 

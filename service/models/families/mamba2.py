@@ -9,6 +9,7 @@ from typing import Any
 
 from service.models.config import HubConfig
 from service.models.description import Norm, StateSpace
+from service.models.families.layer_kinds import tell_state_dtype
 
 # Those of a layer, for `dataclasses.replace` of a family's names.
 NAMES: Mapping[str, Any] = {
@@ -35,6 +36,7 @@ def read_state_space(config: HubConfig, width: int, norm: Norm | None, **options
         UnsupportedModel: a value is missing, malformed, or contradicts another.
     """
     config.refuse_unless("hidden_act", "silu")
+    tell_state_dtype(config)
     heads = config.required_int("mamba_n_heads")
     if width % heads:
         raise config.refuse(f"mamba_n_heads = {heads} does not divide the width of the recurrent layers, {width}.")

@@ -19,7 +19,7 @@ from service.models.description import (
     StateSpace,
     TensorNames,
 )
-from service.models.families.layer_kinds import FORMER_KINDS, FULL, LINEAR
+from service.models.families.layer_kinds import FORMER_KINDS, FULL, LINEAR, tell_state_dtype
 from service.models.families.llama import read_attention, read_decoder
 from service.models.families.mamba2 import read_groups, read_width
 
@@ -99,6 +99,7 @@ def _layer(config: HubConfig, kind: str, norm: Norm) -> Layer:
 
 def _read_state(config: HubConfig) -> StateSpace:
     config.refuse_unless("mamba_hidden_act", "silu")
+    tell_state_dtype(config)
     heads, has_bias = config.required_int("mamba_num_heads"), config.flag("use_bias")
     least = config.values["time_step_min"]
     return StateSpace(

@@ -6,7 +6,6 @@ Source: transformers `models/qwen3_5/modeling_qwen3_5.py`, `models/qwen3_5_moe/m
 `models/qwen3_next/modeling_qwen3_next.py`.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,12 +23,10 @@ from service.models.description import (
 )
 from service.models.families import llama, qwen3_vl
 from service.models.families.hub_keys import resolved_part
-from service.models.families.layer_kinds import FULL, LINEAR, read_layer_kinds
+from service.models.families.layer_kinds import FULL, LINEAR, read_layer_kinds, tell_state_dtype
 from service.models.families.qwen3 import QK_NORM_NAMES
 from service.models.families.rope_parameters import with_sections
 from service.models.quantization_config import read_layer_storage
-
-logger = logging.getLogger(__name__)
 
 NAMES = replace(
     QK_NORM_NAMES,
@@ -127,9 +124,7 @@ def read_delta(config: HubConfig, eps_key: str = "rms_norm_eps") -> GatedDelta:
     width = config.required_int("linear_conv_kernel_dim")
     if width < 2:
         raise config.refuse("linear_conv_kernel_dim is 1: a convolution of one tap keeps no state.")
-    stated = config.values.get("mamba_ssm_dtype")
-    if stated not in (None, "float32"):
-        logger.warning("states are kept in float32", extra={"uri": config.uri, "mamba_ssm_dtype": stated})
+    tell_state_dtype(config)
     return GatedDelta(
         heads,
         values,

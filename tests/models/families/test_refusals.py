@@ -1,12 +1,13 @@
 """Configurations that contradict themselves, or ask for what is not served, are refused with file, key and limit."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from service.errors import UnsupportedModel
-from service.models.registry import read_config
+from service.models.registry import REFUSED, read_config
 from tests.parity.cases import CASES
 from tests.parity.family_cases import FAMILY_CASES
 
@@ -94,27 +95,19 @@ def test_a_list_of_factors_of_the_wrong_length_is_refused():
         read_config("m", {**config, "rope_scaling": scaling})
 
 
-@pytest.mark.parametrize(
-    ("model_type", "reason"),
-    [
-        ("deepseek_v2", "latent vector"),
-        ("deepseek_v3", "latent vector"),
-        ("gpt2_hyena", "convolutions"),
-        ("mamba", "another recurrence"),
-        ("mamba2", "no layers of attention"),
-        ("jamba", "another recurrence"),
-        ("zamba2", "shared"),
-        ("rwkv", "a recurrence of their own"),
-        ("kimi_linear", "decay by channel"),
-        ("glm_moe_dsa", "by an index"),
-        ("mistral4", "latent vector"),
-        ("gemma3n", "four streams"),
-        ("gemma4_assistant", "drafts for another model"),
-    ],
-)
+@pytest.mark.parametrize(("model_type", "reason"), REFUSED.items())
 def test_a_model_with_another_kind_of_cache_is_refused_with_the_reason(model_type, reason):
-    with pytest.raises(UnsupportedModel, match=f"model_type '{model_type}' is not served: .*{reason}"):
+    with pytest.raises(UnsupportedModel, match=f"model_type '{model_type}' is not served: {re.escape(reason)}"):
         read_config("m", {"model_type": model_type})
+
+
+def test_every_other_recurrence_and_cache_has_a_reason():
+    others = {
+        *("jamba", "mamba", "falcon_mamba", "zamba2", "zamba", "recurrent_gemma", "rwkv", "xlstm", "minimax"),
+        *("kimi_linear", "deepseek_v2", "deepseek_v3", "mistral4", "kimi_k25", "glm4_moe_lite", "deepseek_v32"),
+        *("deepseek_v4", "glm_moe_dsa", "minimax_m3_vl", "gemma3n", "llama4", "gpt2_hyena", "gemma4_assistant"),
+    }
+    assert others <= REFUSED.keys()
 
 
 @pytest.mark.parametrize(
@@ -278,11 +271,18 @@ def test_a_step_without_a_limit_is_read_however_it_is_written(limit):
     assert config.layers[0].state.most_step == float("inf")
 
 
-def test_states_are_kept_in_float32_whatever_a_file_says(caplog):
-    case = next(case for case in FAMILY_CASES if case.name == "qwen3_5")
-    config = read_config("m", {**case.hub_config, "mamba_ssm_dtype": "bfloat16"})
-    assert config == read_config("m", case.hub_config)
-    assert "states are kept in float32" in caplog.text
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("qwen3_5", "mamba_ssm_dtype"),
+        ("granite_4_hybrid", "mamba_ssm_dtype"),
+        ("nemotron_h", "mamba_ssm_cache_dtype"),
+    ],
+)
+def test_states_are_kept_in_float32_whatever_a_file_says(name, key, caplog):
+    config = read_config("m", {**CONFIGS[name], key: "bfloat16"})
+    assert config == read_config("m", {**CONFIGS[name], key: "float32"})
+    assert caplog.text.count("states are kept in float32") == 1
 
 
 def test_code_of_a_checkpoint_is_never_run():
