@@ -8,13 +8,14 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import PlainTextResponse, Response
 from pydantic_core import to_json
 
+from service.api.answers.audio import TranscriptionEvent, TranscriptionObject, VerboseTranscription
 from service.api.dependencies import OpenCall
 from service.api.hearing.answers import SUBTITLES, TEXT, events, json_document, verbose_document, written
 from service.api.hearing.transcript import Transcript, activity_of, hear, options_of
 from service.api.http.call import Call
 from service.api.http.form import MEDIA_TYPE, form_body
 from service.api.http.sse import EventStream
-from service.api.openapi.responses import EVENTS, GENERATION_ERRORS, Responses, reference, statuses
+from service.api.openapi.responses import EVENTS, GENERATION_ERRORS, Responses, properties, reference, statuses
 from service.api.schema.audio import AudioRequest
 from service.api.served import ServedSpeechModel
 from service.errors import UnsupportedParameter
@@ -27,17 +28,20 @@ FILE_FIELD = {
     "format": "binary",
     "description": "The recording: audio, or a film, of which the first sound track is transcribed.",
 }
-_FORM_FIELDS = {name: reference(f"AudioRequest/properties/{name}") for name in AudioRequest.model_fields}
-_FORM_SCHEMA = {"type": "object", "properties": {"file": FILE_FIELD, **_FORM_FIELDS}, "required": ["file", "model"]}
+_FORM_SCHEMA = {
+    "type": "object",
+    "properties": {"file": FILE_FIELD, **properties(AudioRequest)},
+    "required": ["file", "model"],
+}
 FORM = {"requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": _FORM_SCHEMA}}}}
 _TEXTS = {media_type.partition(";")[0]: {"schema": {"type": "string"}} for media_type in (TEXT, *SUBTITLES.values())}
 ANSWERS: Responses = {
     200: {
         "content": {
             "application/json": {
-                "schema": {"anyOf": [reference("TranscriptionObject"), reference("VerboseTranscription")]}
+                "schema": {"anyOf": [reference(TranscriptionObject), reference(VerboseTranscription)]}
             },
-            EVENTS: {"schema": reference("TranscriptionEvent")},
+            EVENTS: {"schema": reference(TranscriptionEvent)},
             **_TEXTS,
         },
         "description": "The transcript, in the `response_format` that was asked for.",

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
+from service.api.answers.batches import BatchList, BatchObject
 from service.api.batch.access import AppBatches, Owner, in_store
 from service.api.batch.batches import listing
 from service.api.http.query import query_of
@@ -18,7 +19,7 @@ from service.api.schema.batches import BatchQuery, BatchRequest
 router = APIRouter(tags=["batches"])
 
 
-@router.post("/v1/batches", responses=answers("BatchObject", 400, 408, 413, 415, 503))
+@router.post("/v1/batches", responses=answers(BatchObject, 400, 408, 413, 415, 503))
 async def create_batch(
     body: Annotated[BatchRequest, Depends(json_body(BatchRequest))],
     batches: AppBatches,
@@ -46,7 +47,7 @@ async def create_batch(
     return JSONResponse(batch.document())
 
 
-@router.get("/v1/batches", responses=answers("BatchList", 400, 503))
+@router.get("/v1/batches", responses=answers(BatchList, 400, 503))
 async def list_batches(
     batches: AppBatches,
     owner: Owner,
@@ -57,7 +58,7 @@ async def list_batches(
     return JSONResponse(listing([batch.document() for batch in found], has_more=has_more))
 
 
-@router.get("/v1/batches/{batch_id}", responses=answers("BatchObject", 404, 503))
+@router.get("/v1/batches/{batch_id}", responses=answers(BatchObject, 404, 503))
 async def retrieve_batch(
     batch_id: str,
     batches: AppBatches,
@@ -68,7 +69,7 @@ async def retrieve_batch(
     return JSONResponse(batch.document())
 
 
-@router.post("/v1/batches/{batch_id}/cancel", responses=answers("BatchObject", *STORE_ERRORS))
+@router.post("/v1/batches/{batch_id}/cancel", responses=answers(BatchObject, *STORE_ERRORS))
 async def cancel_batch(
     batch_id: str,
     batches: AppBatches,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
+from service.api.answers.generation import ChatCompletion, ChatCompletionChunk
 from service.api.dependencies import OpenCall
 from service.api.generation.answer import answer
 from service.api.generation.chat_answers import StartedChat, start_chat
@@ -20,9 +21,7 @@ from service.api.schema.chat import ChatCompletionRequest
 router = APIRouter(tags=["generation"])
 
 
-@router.post(
-    "/v1/chat/completions", responses=answers("ChatCompletion", *GENERATION_ERRORS, events="ChatCompletionChunk")
-)
+@router.post("/v1/chat/completions", responses=answers(ChatCompletion, *GENERATION_ERRORS, events=ChatCompletionChunk))
 async def create_chat_completion(
     call: OpenCall,
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
+from service.api.answers.generation import Completion
 from service.api.dependencies import OpenCall
 from service.api.generation.admission import submit
 from service.api.generation.answer import answer
@@ -28,7 +29,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 SHORT_PROMPT_CHARS = 2048
 
 
-@router.post("/v1/completions", responses=answers("Completion", *GENERATION_ERRORS, events="Completion"))
+@router.post("/v1/completions", responses=answers(Completion, *GENERATION_ERRORS, events=Completion))
 async def create_completion(
     call: OpenCall,
     body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))],

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
 
+from service.api.answers.service import Description
 from service.api.dependencies import api_context
 from service.api.http.call import ApiContext, call_of
 from service.api.openapi.responses import answers
@@ -49,7 +50,7 @@ def _document(routers: Sequence[APIRouter], *, needs_key: bool) -> bytes:
     return to_json(document(routers, installed_version(), needs_key=needs_key))
 
 
-@router.get("/openapi.json", responses=answers("Description"))
+@router.get("/openapi.json", responses=answers(Description))
 async def describe(request: Request, context: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """Return this document."""
     state = request.app.state

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from pydantic_core import to_json
 
+from service.api.answers.vectors import Embeddings
 from service.api.dependencies import OpenCall
 from service.api.http.receive import json_body
 from service.api.openapi.responses import GENERATION_ERRORS, answers
@@ -16,7 +17,7 @@ from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 router = APIRouter(tags=["embeddings"])
 
 
-@router.post("/v1/embeddings", responses=answers("Embeddings", *GENERATION_ERRORS))
+@router.post("/v1/embeddings", responses=answers(Embeddings, *GENERATION_ERRORS))
 async def create_embeddings(
     call: OpenCall,
     body: Annotated[EmbeddingsRequest, Depends(json_body(EmbeddingsRequest))],

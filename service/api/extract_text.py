@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
+from service.api.answers.service import ExtractedText
 from service.api.dependencies import OpenCall
 from service.api.http.form import MEDIA_TYPE, Form, read_form
 from service.api.openapi.responses import BODY_ERRORS, answers
@@ -17,7 +18,7 @@ _FORM = {"type": "object", "properties": {"file": _FILE}, "required": ["file"]}
 FORM = {"requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": _FORM}}}}
 
 
-@router.post(PATH, tags=["texts"], responses=answers("ExtractedText", *BODY_ERRORS), openapi_extra=FORM)
+@router.post(PATH, tags=["texts"], responses=answers(ExtractedText, *BODY_ERRORS), openapi_extra=FORM)
 async def extract_text(call: OpenCall, form: Annotated[Form, Depends(read_form)]) -> Response:
     """Return the text of a PDF, page by page in the order of its file; pictures are not read."""
     call.ignored.add(IgnoredField(name, is_known=False) for name in form.document)

@@ -15,13 +15,14 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from service.api.answers.batches import DeletedFile, FileList, FileObject
 from service.api.batch.access import AppBatches, Owner, failures_of_disks, in_store
 from service.api.batch.batches import Batches, listing
 from service.api.batch.files import StoredFile
 from service.api.http.call import call_of
 from service.api.http.form import check_form
 from service.api.http.query import as_number, query_of
-from service.api.openapi.responses import Responses, answers, reference, statuses
+from service.api.openapi.responses import Responses, answers, properties, statuses
 from service.api.schema.batches import ExpiresAfter, FileFields, FileQuery
 from service.api.schema.wire import checked
 from service.errors import (
@@ -41,10 +42,9 @@ MAX_FIELDS, MAX_FIELD_BYTES, MAX_FILENAME_CHARS = 8, 4096, 255
 READ_BYTES = 1024 * 1024
 
 FILE_FIELD = {"type": "string", "format": "binary", "description": "The file, with a name."}
-_FORM_FIELDS = {name: reference(f"FileFields/properties/{name}") for name in FileFields.model_fields}
 _FORM_SCHEMA = {
     "type": "object",
-    "properties": {"file": FILE_FIELD, **_FORM_FIELDS},
+    "properties": {"file": FILE_FIELD, **properties(FileFields)},
     "required": ["file", "purpose"],
     "additionalProperties": False,
 }
@@ -53,7 +53,7 @@ FORM_BODY = {"requestBody": {"required": True, "content": {FORM: {"schema": _FOR
 CONTENT: Responses = {200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
 
-@router.post("/v1/files", responses=answers("FileObject", 400, 408, 413, 415, 503), openapi_extra=FORM_BODY)
+@router.post("/v1/files", responses=answers(FileObject, 400, 408, 413, 415, 503), openapi_extra=FORM_BODY)
 async def create_file(
     request: Request,
     batches: AppBatches,
@@ -82,7 +82,7 @@ async def create_file(
     return JSONResponse(stored.document())
 
 
-@router.get("/v1/files", responses=answers("FileList", 400, 503))
+@router.get("/v1/files", responses=answers(FileList, 400, 503))
 async def list_files(
     batches: AppBatches,
     owner: Owner,
@@ -101,7 +101,7 @@ async def list_files(
     return JSONResponse(listing([stored.document() for stored in found], has_more=has_more))
 
 
-@router.get("/v1/files/{file_id}", responses=answers("FileObject", 404, 503))
+@router.get("/v1/files/{file_id}", responses=answers(FileObject, 404, 503))
 async def retrieve_file(
     file_id: str,
     batches: AppBatches,
@@ -112,7 +112,7 @@ async def retrieve_file(
     return JSONResponse(stored.document())
 
 
-@router.delete("/v1/files/{file_id}", responses=answers("DeletedFile", 404, 503))
+@router.delete("/v1/files/{file_id}", responses=answers(DeletedFile, 404, 503))
 async def delete_file(
     file_id: str,
     batches: AppBatches,

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from service.api.answers.service import Liveness, Readiness
 from service.api.dependencies import api_context
 from service.api.http.call import ApiContext
 from service.api.http.errors import Answer
@@ -15,7 +16,7 @@ from service.observability.metrics import CONTENT_TYPE, LOAD_CONTENT_TYPE, LOAD_
 router = APIRouter(tags=["service"])
 
 
-@router.get(LIVE_PATH, responses=in_any_state("Liveness"))
+@router.get(LIVE_PATH, responses=in_any_state(Liveness))
 async def live(context: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """Report whether the process should go on; 503 asks for a restart."""
     return _response(live_answer(context.backend))
@@ -27,7 +28,7 @@ async def ready(context: Annotated[ApiContext, Depends(api_context)]) -> Respons
 
 
 for path in READY_PATHS:
-    router.get(path, responses=in_any_state("Readiness"), include_in_schema=path == READY_PATHS[0])(ready)
+    router.get(path, responses=in_any_state(Readiness), include_in_schema=path == READY_PATHS[0])(ready)
 
 
 @router.get(METRICS_PATH, response_class=PlainTextResponse)

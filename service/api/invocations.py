@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from service.api.answers.service import Invoked
 from service.api.chat import create_chat_completion
 from service.api.completions import create_completion
 from service.api.dependencies import OpenCall
@@ -55,12 +56,12 @@ KINDS: Mapping[str, tuple[type[WireObject], Handler]] = {
 ANY_BODY = {
     "requestBody": {
         "required": True,
-        "content": json_content({"anyOf": [reference(kind.__name__) for kind, _ in KINDS.values()]}),
+        "content": json_content({"anyOf": [reference(kind) for kind, _ in KINDS.values()]}),
     }
 }
 
 
-@router.post("/invocations", responses=answers("Invoked", *GENERATION_ERRORS), openapi_extra=ANY_BODY)
+@router.post("/invocations", responses=answers(Invoked, *GENERATION_ERRORS), openapi_extra=ANY_BODY)
 async def invoke(request: Request, call: OpenCall) -> Response:
     """Answer a chat, a completion, embeddings, a ranking or scores, whichever the body asks for.
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
+from service.api.answers.messages import MessageEvent, MessageObject, MessageTokens
+from service.api.answers.service import RenderedPrompt
 from service.api.dependencies import OpenCall
 from service.api.generation.answer import answer
 from service.api.generation.chat_answers import StartedChat, start_chat
@@ -30,7 +32,7 @@ NO_USAGE = {"cache_creation": None, "inference_geo": None, "server_tool_use": No
 
 
 @router.post(
-    "/v1/messages", tags=["generation"], responses=answers("MessageObject", *GENERATION_ERRORS, events="MessageEvent")
+    "/v1/messages", tags=["generation"], responses=answers(MessageObject, *GENERATION_ERRORS, events=MessageEvent)
 )
 async def create_message(
     call: OpenCall,
@@ -49,7 +51,7 @@ async def create_message(
     return await answer(call, chat.streams, chat.options, _MessageAnswer(chat, body, call.seal_key), MessageStream)
 
 
-@router.post("/v1/messages/count_tokens", tags=["tokens"], responses=answers("MessageTokens", *BODY_ERRORS))
+@router.post("/v1/messages/count_tokens", tags=["tokens"], responses=answers(MessageTokens, *BODY_ERRORS))
 async def count_message_tokens(
     call: OpenCall,
     body: Annotated[CountTokensRequest, Depends(json_body(CountTokensRequest))],
@@ -63,7 +65,7 @@ async def count_message_tokens(
     return Response(await call.make_prompt(count, body, model), media_type="application/json")
 
 
-@router.post("/v1/messages/render", tags=["tokens"], responses=answers("RenderedPrompt", *BODY_ERRORS))
+@router.post("/v1/messages/render", tags=["tokens"], responses=answers(RenderedPrompt, *BODY_ERRORS))
 async def render_message(
     call: OpenCall,
     body: Annotated[MessagesRequest, Depends(json_body(MessagesRequest))],

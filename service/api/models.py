@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
+from service.api.answers.service import Model, ModelList
 from service.api.backend import ModelState
 from service.api.dependencies import api_context
 from service.api.http.call import ApiContext
@@ -24,14 +25,14 @@ OWNER = "levserve"
 PATH = {"parameters": [{"name": "model_id", "in": "path", "required": True, "schema": {"type": "string"}}]}
 
 
-@router.get("/v1/models", responses=answers("ModelList", 503))
+@router.get("/v1/models", responses=answers(ModelList, 503))
 async def list_models(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """List the models that requests may name; 503 until the service can load or answer one."""
     data = [_document(model, name) for model in _models(api) for name in model.names]
     return JSONResponse({"object": "list", "data": data})
 
 
-@router.get("/v1/models/{model_id:path}", responses=answers("Model", *MODEL_ERRORS), openapi_extra=PATH)
+@router.get("/v1/models/{model_id:path}", responses=answers(Model, *MODEL_ERRORS), openapi_extra=PATH)
 async def retrieve_model(request: Request, api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """Describe one model; its id may contain slashes."""
     name = request.path_params["model_id"]

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
+from service.api.answers.ollama import OllamaChat, OllamaEmbedding, OllamaEmbeddings, OllamaGenerated
 from service.api.conversation import Options
 from service.api.dependencies import OpenCall
 from service.api.generation.admission import submit
@@ -45,7 +46,7 @@ LATEST = ":latest"  # the tag of a model whose name has none
 NANOSECONDS = 10**9
 
 
-@router.post("/api/chat", responses=answers("OllamaChat", *GENERATION_ERRORS, lines="OllamaChat"))
+@router.post("/api/chat", responses=answers(OllamaChat, *GENERATION_ERRORS, lines=OllamaChat))
 async def chat_like_ollama(
     call: OpenCall,
     body: Annotated[OllamaChatRequest, Depends(json_body(OllamaChatRequest))],
@@ -63,7 +64,7 @@ async def chat_like_ollama(
     return await _answer(call, model, body, await _started_chat(call, model, body), load_s)
 
 
-@router.post("/api/generate", responses=answers("OllamaGenerated", *GENERATION_ERRORS, lines="OllamaGenerated"))
+@router.post("/api/generate", responses=answers(OllamaGenerated, *GENERATION_ERRORS, lines=OllamaGenerated))
 async def generate_like_ollama(
     call: OpenCall,
     body: Annotated[OllamaGenerateRequest, Depends(json_body(OllamaGenerateRequest))],
@@ -83,7 +84,7 @@ async def generate_like_ollama(
     return await _answer(call, model, body, await start(call, model, body), load_s)
 
 
-@router.post("/api/embed", responses=answers("OllamaEmbeddings", *GENERATION_ERRORS))
+@router.post("/api/embed", responses=answers(OllamaEmbeddings, *GENERATION_ERRORS))
 async def embed_like_ollama(
     call: OpenCall,
     body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],
@@ -100,7 +101,7 @@ async def embed_like_ollama(
     return Response(to_json({**facts, "embeddings": vectors}), media_type="application/json")
 
 
-@router.post("/api/embeddings", responses=answers("OllamaEmbedding", *GENERATION_ERRORS))
+@router.post("/api/embeddings", responses=answers(OllamaEmbedding, *GENERATION_ERRORS))
 async def embed_like_older_ollama(
     call: OpenCall,
     body: Annotated[OllamaEmbedRequest, Depends(json_body(OllamaEmbedRequest))],

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
+from service.api.answers.ollama import LoadedModels, OllamaModels, ShownModel
+from service.api.answers.service import Version
 from service.api.backend import ModelState
 from service.api.dependencies import OpenCall, api_context
 from service.api.http.call import ApiContext
@@ -28,13 +30,13 @@ ARCHITECTURE = "levserve"  # which names the keys of a model's facts
 NEVER = "9999-12-31T23:59:59Z"
 
 
-@router.get("/api/version", responses=answers("Version"))
+@router.get("/api/version", responses=answers(Version))
 async def show_ollama_version() -> Response:
     """Return the version of Ollama that the routes below /api follow."""
     return JSONResponse({"version": VERSION})
 
 
-@router.get("/api/tags", responses=answers("OllamaModels", 503))
+@router.get("/api/tags", responses=answers(OllamaModels, 503))
 async def list_models_like_ollama(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """List the models that requests may name, as Ollama does.
 
@@ -43,7 +45,7 @@ async def list_models_like_ollama(api: Annotated[ApiContext, Depends(api_context
     return JSONResponse({"models": [_listed(model, name) for model in _models(api) for name in model.names]})
 
 
-@router.get("/api/ps", responses=answers("LoadedModels", 503))
+@router.get("/api/ps", responses=answers(LoadedModels, 503))
 async def list_loaded_models(api: Annotated[ApiContext, Depends(api_context)]) -> Response:
     """List the models that are loaded, as Ollama does.
 
@@ -55,7 +57,7 @@ async def list_loaded_models(api: Annotated[ApiContext, Depends(api_context)]) -
     return JSONResponse({"models": models})
 
 
-@router.post("/api/show", responses=answers("ShownModel", *BODY_ERRORS))
+@router.post("/api/show", responses=answers(ShownModel, *BODY_ERRORS))
 async def show_model(
     call: OpenCall,
     body: Annotated[OllamaShowRequest, Depends(json_body(OllamaShowRequest))],

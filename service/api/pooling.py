@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from pydantic_core import to_json
 
+from service.api.answers.vectors import Pooling
 from service.api.dependencies import OpenCall
 from service.api.http.call import Call
 from service.api.http.receive import json_body
@@ -23,7 +24,7 @@ from service.errors import InvalidParameter
 router = APIRouter(tags=["embeddings"])
 
 
-@router.post("/pooling", responses=answers("Pooling", *GENERATION_ERRORS))
+@router.post("/pooling", responses=answers(Pooling, *GENERATION_ERRORS))
 async def pool(
     call: OpenCall,
     body: Annotated[PoolingRequest, Depends(json_body(PoolingRequest))],

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from pydantic_core import to_json
 
+from service.api.answers.service import RenderedPrompt
 from service.api.completions import DEFAULT_MAX_TOKENS
 from service.api.conversation import Options
 from service.api.dependencies import OpenCall
@@ -30,7 +31,7 @@ from service.api.served import ServedModel
 router = APIRouter(tags=["tokens"])
 
 
-@router.post("/v1/chat/completions/render", responses=answers("RenderedPrompt", *BODY_ERRORS))
+@router.post("/v1/chat/completions/render", responses=answers(RenderedPrompt, *BODY_ERRORS))
 async def render_chat_completion(
     call: OpenCall,
     body: Annotated[ChatCompletionRequest, Depends(json_body(ChatCompletionRequest))],
@@ -45,7 +46,7 @@ async def render_chat_completion(
     return json_answer(await rendered_chat(call, model, body, f"chatcmpl-{call.id}") | _as_stated(body))
 
 
-@router.post("/v1/completions/render", responses=list_of("RenderedPrompt", *BODY_ERRORS))
+@router.post("/v1/completions/render", responses=list_of(RenderedPrompt, *BODY_ERRORS))
 async def render_completion(
     call: OpenCall,
     body: Annotated[CompletionRequest, Depends(json_body(CompletionRequest))],

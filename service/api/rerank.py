@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
+from service.api.answers.vectors import Reranked, Scores
 from service.api.dependencies import OpenCall
 from service.api.http.call import Call
 from service.api.http.receive import json_body
@@ -17,7 +18,7 @@ from service.api.vectors.pairs import score
 router = APIRouter(tags=["embeddings"])
 
 
-@router.post("/v1/rerank", responses=answers("Reranked", *GENERATION_ERRORS))
+@router.post("/v1/rerank", responses=answers(Reranked, *GENERATION_ERRORS))
 async def rerank(
     call: OpenCall,
     body: Annotated[RerankRequest, Depends(json_body(RerankRequest))],
@@ -33,7 +34,7 @@ async def rerank(
     return JSONResponse(answer if body.rid is None else _like_sglang(answer))
 
 
-@router.post("/v2/rerank", responses=answers("Reranked", *GENERATION_ERRORS))
+@router.post("/v2/rerank", responses=answers(Reranked, *GENERATION_ERRORS))
 async def rerank_like_cohere(
     call: OpenCall,
     body: Annotated[RerankRequest, Depends(json_body(RerankRequest))],
@@ -49,7 +50,7 @@ async def rerank_like_cohere(
     return JSONResponse({**answer, "meta": {"api_version": {"version": "2"}, "tokens": tokens}})
 
 
-@router.post("/v1/score", responses=answers("Scores", *GENERATION_ERRORS))
+@router.post("/v1/score", responses=answers(Scores, *GENERATION_ERRORS))
 async def create_score(
     call: OpenCall,
     body: Annotated[ScoreRequest, Depends(json_body(ScoreRequest))],

@@ -11,6 +11,8 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from service.api.answers.responses import ResponseEvent, ResponseObject
+from service.api.answers.service import RenderedPrompt
 from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.logprobs import chat_logprobs, is_long_to_write
@@ -38,7 +40,7 @@ SERVER_ERROR = 500  # and higher statuses: the request is not at fault
 @router.post(
     "/v1/responses",
     tags=["generation"],
-    responses=answers("ResponseObject", *GENERATION_ERRORS, events="ResponseEvent"),
+    responses=answers(ResponseObject, *GENERATION_ERRORS, events=ResponseEvent),
 )
 async def create_response(
     call: OpenCall,
@@ -258,7 +260,7 @@ class _ResponseAnswer:
         }
 
 
-@router.post("/v1/responses/render", tags=["tokens"], responses=answers("RenderedPrompt", *BODY_ERRORS))
+@router.post("/v1/responses/render", tags=["tokens"], responses=answers(RenderedPrompt, *BODY_ERRORS))
 async def render_response(
     call: OpenCall,
     body: Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))],

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 
+from service.api.answers.service import EarlierLoad, Loads, ModelInfo, ServerInfo
 from service.api.backend import ModelState
 from service.api.dependencies import api_context
 from service.api.description import installed_version
@@ -32,13 +33,13 @@ NO_SOURCES = {"type": "array", "maxItems": 0, "items": {}}
 LoadsOf = Annotated[LoadsQuery, Depends(query_of(LoadsQuery))]
 
 
-@router.get("/model_info", tags=["models"], responses=answers("ModelInfo", 400, *MODEL_ERRORS))
+@router.get("/model_info", tags=["models"], responses=answers(ModelInfo, 400, *MODEL_ERRORS))
 async def describe_model(api: Annotated[ApiContext, Depends(api_context)], query: LoadsOf) -> Response:
     """Describe a model as SGLang does."""
     return JSONResponse(_model_info(_described(api, query.model)))
 
 
-@router.get("/server_info", tags=["service"], responses=answers("ServerInfo", 400, *MODEL_ERRORS))
+@router.get("/server_info", tags=["service"], responses=answers(ServerInfo, 400, *MODEL_ERRORS))
 async def describe_server(api: Annotated[ApiContext, Depends(api_context)], query: LoadsOf) -> Response:
     """Describe the service and its load as SGLang does."""
     model = _described(api, query.model)
@@ -59,7 +60,7 @@ async def describe_server(api: Annotated[ApiContext, Depends(api_context)], quer
     )
 
 
-@router.get("/v1/loads", tags=["service"], responses=answers("Loads", 400, *MODEL_ERRORS))
+@router.get("/v1/loads", tags=["service"], responses=answers(Loads, 400, *MODEL_ERRORS))
 async def list_loads(api: Annotated[ApiContext, Depends(api_context)], query: LoadsOf) -> Response:
     """Return what runs, what waits and what is full, as SGLang does.
 
@@ -88,7 +89,7 @@ async def list_loads(api: Annotated[ApiContext, Depends(api_context)], query: Lo
     )
 
 
-@router.get("/get_load", tags=["service"], responses=list_of("EarlierLoad", 400, *MODEL_ERRORS))
+@router.get("/get_load", tags=["service"], responses=list_of(EarlierLoad, 400, *MODEL_ERRORS))
 async def list_loads_as_earlier(api: Annotated[ApiContext, Depends(api_context)], query: LoadsOf) -> Response:
     """Return what runs and what waits in the form that routers before /v1/loads read."""
     load = _total(_loads(api, query.model))

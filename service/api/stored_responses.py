@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
+from service.api.answers.responses import DeletedResponse, InputItemList, ResponseObject
 from service.api.batch.batches import listing
 from service.api.http.call import call_of
 from service.api.http.query import query_of
@@ -23,7 +24,7 @@ from service.errors import InvalidParameter
 router = APIRouter(tags=["generation"])
 
 
-@router.get("/v1/responses/{response_id}", responses=answers("ResponseObject", *STORE_ERRORS))
+@router.get("/v1/responses/{response_id}", responses=answers(ResponseObject, *STORE_ERRORS))
 async def retrieve_response(
     request: Request,
     response_id: str,
@@ -42,7 +43,7 @@ async def retrieve_response(
         return await context.text_threads.run(partial(JSONResponse, response), client=client)
 
 
-@router.delete("/v1/responses/{response_id}", responses=answers("DeletedResponse", 404, 503))
+@router.delete("/v1/responses/{response_id}", responses=answers(DeletedResponse, 404, 503))
 async def delete_response(response_id: str, memory: KeyMemory) -> Response:
     """Delete a response; those that continue it keep what they were made from.
 
@@ -52,7 +53,7 @@ async def delete_response(response_id: str, memory: KeyMemory) -> Response:
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
 
-@router.get("/v1/responses/{response_id}/input_items", responses=answers("InputItemList", *STORE_ERRORS))
+@router.get("/v1/responses/{response_id}/input_items", responses=answers(InputItemList, *STORE_ERRORS))
 async def list_input_items(
     request: Request,
     response_id: str,
@@ -90,7 +91,7 @@ def item_page(content: bytes, order: str, after: str | None, limit: int) -> byte
     return to_json(listing([stated_item(item) for item in page], has_more=begin + limit < len(items)))
 
 
-@router.post("/v1/responses/{response_id}/cancel", responses=answers("ResponseObject", *STORE_ERRORS))
+@router.post("/v1/responses/{response_id}/cancel", responses=answers(ResponseObject, *STORE_ERRORS))
 async def cancel_response(response_id: str, memory: KeyMemory) -> Response:
     """End a response that is made in the background; one that has ended stays as it is.
 

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
+from service.api.answers.service import Text, TokenizerInfo, Tokens, Version
 from service.api.dependencies import OpenCall
 from service.api.description import installed_version
 from service.api.generation.images import shown_texts
@@ -21,7 +22,7 @@ from service.api.served import ServedModel
 router = APIRouter()
 
 
-@router.post("/tokenize", tags=["tokens"], responses=answers("Tokens", *BODY_ERRORS))
+@router.post("/tokenize", tags=["tokens"], responses=answers(Tokens, *BODY_ERRORS))
 async def tokenize(
     call: OpenCall,
     body: Annotated[TokenizeRequest, Depends(json_body(TokenizeRequest))],
@@ -37,7 +38,7 @@ async def tokenize(
     return Response(await call.make_prompt(answer, body, model), media_type="application/json")
 
 
-@router.post("/detokenize", tags=["tokens"], responses=answers("Text", *BODY_ERRORS))
+@router.post("/detokenize", tags=["tokens"], responses=answers(Text, *BODY_ERRORS))
 async def detokenize(
     call: OpenCall,
     body: Annotated[DetokenizeRequest, Depends(json_body(DetokenizeRequest))],
@@ -47,7 +48,7 @@ async def detokenize(
     return Response(await call.make_prompt(text_answer, body, model), media_type="application/json")
 
 
-@router.get("/tokenizer_info", tags=["tokens"], responses=answers("TokenizerInfo", 503))
+@router.get("/tokenizer_info", tags=["tokens"], responses=answers(TokenizerInfo, 503))
 async def describe_tokenizer(request: Request, call: OpenCall) -> Response:
     """Return what prompts are made with: the special tokens, by transformers' names, and the chat template.
 
@@ -62,7 +63,7 @@ async def describe_tokenizer(request: Request, call: OpenCall) -> Response:
     )
 
 
-@router.get("/version", tags=["service"], responses=answers("Version"))
+@router.get("/version", tags=["service"], responses=answers(Version))
 async def show_version() -> Response:
     """Return the version of Levserve."""
     return JSONResponse({"version": installed_version()})

@@ -9,12 +9,13 @@ import ollama
 import pytest
 from pydantic import BaseModel
 
+from service.api.answers import ollama as ollama_answers
 from service.api.http.sse import HEAD_AFTER_S
-from service.api.openapi import ollama_answers
 from service.engine.request import FinishReason
 from service.errors import EngineError
 from service.server.connection import Connection
 from service.text.chat_template import ChatTemplate
+from tests.api.answer_types import as_typed
 from tests.api.http.advance import advance, until
 from tests.api.http.test_sse import Client, received
 from tests.api.scripted_engine import MAX_MODEL_LEN, MODEL, TEMPLATE, TOKENIZER, Service, Wait, tokens
@@ -82,10 +83,10 @@ async def test_streams_are_the_default_and_lines_of_json():
     assert response.headers["content-type"] == "application/x-ndjson"
     lines = [json.loads(line) for line in response.text.splitlines()]
     for line in lines:
-        assert ollama_answers.OllamaChat.model_validate(line).model_dump(exclude_unset=True) == line
+        assert as_typed(ollama_answers.OllamaChat, line) == line
     response = await Service().post("/api/generate", {"model": MODEL, "prompt": "hi"})
     for line in map(json.loads, response.text.splitlines()):
-        assert ollama_answers.OllamaGenerated.model_validate(line).model_dump(exclude_unset=True) == line
+        assert as_typed(ollama_answers.OllamaGenerated, line) == line
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -304,7 +305,7 @@ def test_models_are_listed_and_described():
 async def test_answers_have_the_fields_of_their_schemas(method, path, body, kind):
     async with Service().client() as client:
         answer = (await client.request(method, path, json=body)).json()
-    assert kind.model_validate(answer).model_dump(exclude_unset=True) == answer
+    assert as_typed(kind, answer) == answer
 
 
 async def test_the_version_is_one_that_clients_can_compare():

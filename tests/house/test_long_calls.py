@@ -45,7 +45,6 @@ WHERE = {
     "api/memory/continued.py": (THREAD, "packed_items"),
     "api/memory/store.py": (STORE, "Kept.conversation ResponseStore.write _packed _unpacked"),
     "api/ollama.py": (OURS, "_OllamaAnswer._complete_call embed_like_older_ollama embed_like_ollama"),
-    "api/openapi/document.py": (START, "_schemas"),
     "api/pooling.py": (THREAD, "embed_like_llama_cpp.write pool.write"),
     "api/render.py": (OURS, "json_answer"),
     "api/responses.py": (OURS, "_ResponseAnswer.response"),

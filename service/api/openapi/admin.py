@@ -1,8 +1,8 @@
 """The operator's routes, as the document describes them; the server answers them, without the API."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
-from service.api.openapi.answer_object import AnswerObject
+from service.api.answers.service import Error
 from service.api.openapi.responses import json_content, reference
 from service.api.schema.adapters import AdapterRequest
 
@@ -10,7 +10,7 @@ SCHEME = "operator"  # the name of the security scheme
 SECURITY = {"type": "http", "scheme": "bearer", "description": "ADMIN_API_KEY; without it the routes do not exist."}
 
 
-class AdministeredModel(AnswerObject):
+class AdministeredModel(TypedDict):
     """A model as an operator sees it."""
 
     id: str
@@ -34,6 +34,10 @@ class AdministeredModel(AnswerObject):
     """Unix time in seconds; null if it was never loaded."""
     prompt_tokens: int
     generation_tokens: int
+    draft_tokens: int
+    """Tokens that were drafted, to be verified several in a step."""
+    accepted_tokens: int
+    """Drafted tokens that were accepted."""
     share_of_read_speed: float | None
     """Of the speed at which this machine reads memory, the part that the latest decode steps reached while they read
     weights; null on accelerators, without native code, for models with experts, and before the first step."""
@@ -44,18 +48,18 @@ class AdministeredModel(AnswerObject):
     """Of a load under way."""
     failure: dict[str, Any] | None
     """`reason` and `seconds_ago` of a last load that failed."""
-    was_loaded: bool | None = None
+    was_loaded: NotRequired[bool | None]
     """In the answer to an unload: whether it was in memory or loading."""
 
 
-class AdministeredModels(AnswerObject):
+class AdministeredModels(TypedDict):
     """The answer of GET /admin/models."""
 
     object: Literal["list"]
     data: list[AdministeredModel]
 
 
-class RemovedAdapter(AnswerObject):
+class RemovedAdapter(TypedDict):
     """The answer of POST /v1/unload_lora_adapter."""
 
     id: str
@@ -65,7 +69,7 @@ class RemovedAdapter(AnswerObject):
 
 def admin_paths() -> dict[str, dict[str, Any]]:
     """Return the operator's routes by path."""
-    model, models = reference("AdministeredModel"), reference("AdministeredModels")
+    model, models = reference(AdministeredModel), reference(AdministeredModels)
     return {
         "/admin/stats": {"get": _operation("Return the start's timeline and the models in use", {"type": "object"})},
         "/admin/models": {"get": _operation("List the states of all models", models)},
@@ -79,7 +83,7 @@ def admin_paths() -> dict[str, dict[str, Any]]:
             "post": _of_adapter("Serve an adapter of the catalogue's folder under a name", model)
         },
         "/v1/unload_lora_adapter": {
-            "post": _of_adapter("End the serving of an adapter that was loaded so", reference(RemovedAdapter.__name__))
+            "post": _of_adapter("End the serving of an adapter that was loaded so", reference(RemovedAdapter))
         },
     }
 
@@ -92,8 +96,8 @@ def _of_model(summary: str, schema: dict[str, Any], *statuses: int) -> dict[str,
 
 def _of_adapter(summary: str, schema: dict[str, Any]) -> dict[str, Any]:
     operation = _operation(summary, schema)
-    operation["requestBody"] = {"required": True, "content": json_content(reference(AdapterRequest.__name__))}
-    operation["responses"]["400"] = {"content": json_content(reference("Error"))}
+    operation["requestBody"] = {"required": True, "content": json_content(reference(AdapterRequest))}
+    operation["responses"]["400"] = {"content": json_content(reference(Error))}
     return operation
 
 
@@ -101,7 +105,7 @@ def _operation(summary: str, schema: dict[str, Any], *statuses: int) -> dict[str
     answers = {
         str(status): {"description": "The answer.", "content": json_content(schema)} for status in statuses or (200,)
     }
-    errors = {str(status): {"content": json_content(reference("Error"))} for status in (401, 404, 503)}
+    errors = {str(status): {"content": json_content(reference(Error))} for status in (401, 404, 503)}
     return {
         "operationId": summary.partition(";")[0].lower().replace("'", "").replace(",", "").replace(" ", "_"),
         "summary": summary,

@@ -6,46 +6,25 @@ Source: https://spec.openapis.org/oas/v3.1.1.html, https://fastapi.tiangolo.com/
 """
 
 import copy
-import re
 from collections.abc import Iterator, Sequence
-from typing import Any, get_type_hints
+from typing import Any, TypeAliasType, get_args, get_type_hints, is_typeddict
 
 from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
-from pydantic_core import to_json
+from pydantic import TypeAdapter
+from pydantic.json_schema import JsonSchemaMode
 
+from service.api.answers.messages import MessageError
+from service.api.answers.ollama import OllamaError
+from service.api.answers.service import Error
 from service.api.http.errors import OLLAMA_PATHS, is_anthropic
 from service.api.http.probes import PROBE_PATHS
-from service.api.openapi import (
-    answers,
-    audio_answers,
-    batch_answers,
-    message_answers,
-    ollama_answers,
-    other_answers,
-    response_answers,
-    vector_answers,
-)
 from service.api.openapi.admin import SCHEME, SECURITY, admin_paths
-from service.api.openapi.answer_object import AnswerObject
 from service.api.openapi.errors import causes
-from service.api.openapi.responses import EVENTS, JSON, JSON_LINES, SCHEMAS, json_content, reference
+from service.api.openapi.responses import EVENTS, JSON, JSON_LINES, SCHEMAS, json_content, reference, referenced
+from service.api.schema.docstrings import field_docstrings
 from service.api.schema.wire import WireObject
-
-# The modules of the models that routes name.
-ANSWERS = (
-    answers,
-    audio_answers,
-    batch_answers,
-    message_answers,
-    ollama_answers,
-    other_answers,
-    response_answers,
-    vector_answers,
-)
 
 KEY = "key"  # the name of the security scheme
 INTRODUCTION = (
@@ -104,7 +83,7 @@ def _complete(operation: dict[str, Any], route: APIRoute, *, asks_for_key: bool)
     responses.pop("422", None)  # FastAPI's own answer to a parameter at fault
     parameters = get_type_hints(route.endpoint)
     if "body" in parameters:
-        body = json_content(reference(parameters["body"].__name__))
+        body = json_content(reference(parameters["body"]))
         operation["requestBody"] = {"required": True, "content": body}
     if "query" in parameters:
         operation["parameters"] = [*operation.get("parameters", ()), *_query(parameters["query"])]
@@ -123,25 +102,36 @@ def _query(kind: type[WireObject]) -> Iterator[dict[str, Any]]:
         yield {"name": name, "in": "query", "description": schema.pop("description"), "schema": written | schema}
 
 
-def _error(path: str) -> str:
+def _error(path: str) -> type:
     if is_anthropic(path):
-        return "MessageError"
-    return "OllamaError" if path.startswith(OLLAMA_PATHS) else "Error"
+        return MessageError
+    return OllamaError if path.startswith(OLLAMA_PATHS) else Error
 
 
 def _schemas(paths: dict[str, Any]) -> dict[str, Any]:
-    """Return the schemas of the models that operations name, and of those within them, by name."""
-    named = set(re.findall(rf"{SCHEMAS}(\w+)", to_json(paths).decode()))
-    models: dict[str, type[BaseModel]] = {kind.__name__: kind for kind in (*_below(WireObject), *_below(AnswerObject))}
-    return models_json_schema(
-        [(models[name], "validation") for name in sorted(named)], ref_template=SCHEMAS + "{model}"
-    )[1]["$defs"]
+    """Return the schemas of the types that operations name, and of those within them, by name."""
+    kinds = sorted(referenced(paths).items())
+    adapters: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = [
+        (name, "validation", TypeAdapter(kind)) for name, kind in kinds
+    ]
+    schemas = TypeAdapter.json_schemas(adapters, ref_template=SCHEMAS + "{model}")[1]["$defs"]
+    for described in {inner for _, kind in kinds for inner in _typed_dicts(kind)}:
+        for name, text in field_docstrings(described).items():
+            schemas[described.__name__]["properties"][name]["description"] = text
+    return schemas
 
 
-def _below[T: BaseModel](kind: type[T]) -> Iterator[type[T]]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _below(child)
+def _typed_dicts(kind: Any) -> Iterator[type]:
+    """Yield the typed dicts among a type, its arguments and its fields."""
+    if is_typeddict(kind):
+        yield kind
+        for hint in get_type_hints(kind).values():
+            yield from _typed_dicts(hint)
+    elif isinstance(kind, TypeAliasType):
+        yield from _typed_dicts(kind.__value__)
+    else:
+        for argument in get_args(kind):
+            yield from _typed_dicts(argument)
 
 
 def _describe(responses: dict[str, Any], schemas: dict[str, Any]) -> None:

@@ -1,10 +1,13 @@
-"""The `responses=` of a route: its answers, by the names of their models, and the statuses of its errors.
+"""The `responses=` of a route: the types of its answers, and the statuses of its errors.
 
-Names and not models, since a start has no time to import them; `document` looks the models up.
+A start has no time for schemas: a route states a reference to each type, which `document` follows.
 Source: https://fastapi.tiangolo.com/advanced/additional-responses/
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from service.api.schema.wire import WireObject
 
 SCHEMAS = "#/components/schemas/"
 JSON, EVENTS, JSON_LINES = "application/json", "text/event-stream", "application/x-ndjson"
@@ -15,12 +18,32 @@ BODY_ERRORS = (400, 404, 408, 413, 415, 500, 503, 504)
 GENERATION_ERRORS = (*BODY_ERRORS, 429)
 STORE_ERRORS = (400, 404, 503)
 
+_referenced: dict[str, type] = {}  # the types by their names
+
 type Responses = dict[int | str, dict[str, Any]]
 
 
-def reference(model: str) -> dict[str, str]:
-    """Return the reference to a model's schema."""
-    return {"$ref": SCHEMAS + model}
+def reference(kind: type) -> dict[str, str]:
+    """Return the reference to a type's schema."""
+    _referenced[kind.__name__] = kind
+    return {"$ref": SCHEMAS + kind.__name__}
+
+
+def properties(kind: "type[WireObject]") -> dict[str, dict[str, str]]:
+    """Return the references to the schemas of the fields of a type, by their names."""
+    path = reference(kind)["$ref"]
+    return {name: {"$ref": f"{path}/properties/{name}"} for name in kind.model_fields}
+
+
+def referenced(document: Any) -> dict[str, type]:
+    """Return the types that a document has references to, by their names."""
+    if isinstance(document, list):
+        return {name: kind for item in document for name, kind in referenced(item).items()}
+    if not isinstance(document, dict):
+        return {}
+    name = str(document.get("$ref", "")).removeprefix(SCHEMAS).partition("/")[0]
+    own = {name: _referenced[name]} if name in _referenced else {}
+    return own | referenced(list(document.values()))
 
 
 def json_content(schema: dict[str, Any]) -> dict[str, Any]:
@@ -28,32 +51,32 @@ def json_content(schema: dict[str, Any]) -> dict[str, Any]:
     return {JSON: {"schema": schema}}
 
 
-def answers(model: str, *errors: int, events: str = "", lines: str = "") -> Responses:
+def answers(kind: type, *errors: int, events: type | None = None, lines: type | None = None) -> Responses:
     """Return the answers of a route.
 
     Args:
-        model: what it answers with.
+        kind: what it answers with.
         errors: the statuses of its errors.
-        events: the model of the events of a stream that a request may ask for.
-        lines: the model of the lines of such a stream.
+        events: the type of the events of a stream that a request may ask for.
+        lines: the type of the lines of such a stream.
     """
-    content = json_content(reference(model))
+    content = json_content(reference(kind))
     for media_type, streamed in ((EVENTS, events), (JSON_LINES, lines)):
-        if streamed:
+        if streamed is not None:
             content[media_type] = {"schema": reference(streamed)}
     return {200: {"content": content}, **statuses(*errors)}
 
 
-def list_of(model: str, *errors: int) -> Responses:
+def list_of(kind: type, *errors: int) -> Responses:
     """Return the answers of a route that answers with a list of these."""
-    return {200: {"content": json_content({"type": "array", "items": reference(model)})}, **statuses(*errors)}
+    return {200: {"content": json_content({"type": "array", "items": reference(kind)})}, **statuses(*errors)}
 
 
 def statuses(*errors: int) -> Responses:
-    """Return errors of these statuses, whose model and causes `document` adds."""
+    """Return errors of these statuses, whose type and causes `document` adds."""
     return {status: {} for status in errors}
 
 
-def in_any_state(model: str) -> Responses:
+def in_any_state(kind: type) -> Responses:
     """Return the answers of a probe, whose status says whether all is well."""
-    return {status: {"content": json_content(reference(model))} for status in (200, 503)}
+    return {status: {"content": json_content(reference(kind))} for status in (200, 503)}

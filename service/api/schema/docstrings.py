@@ -9,14 +9,16 @@ import inspect
 from functools import cache
 from itertools import pairwise
 from textwrap import dedent
+from types import get_original_bases
 
 
 @cache
 def field_docstrings(kind: type) -> dict[str, str]:
     """Return the strings by field, those of base classes included."""
-    found = {name: text for base in reversed(kind.__bases__) for name, text in field_docstrings(base).items()}
-    if kind.__module__ in ("builtins", "pydantic.main"):
-        return found
+    if kind.__module__ in ("builtins", "typing", "pydantic.main"):
+        return {}
+    bases = [base for base in reversed(get_original_bases(kind)) if isinstance(base, type)]
+    found = {name: text for base in bases for name, text in field_docstrings(base).items()}
     [node] = ast.parse(dedent(inspect.getsource(kind))).body
     assert isinstance(node, ast.ClassDef)
     for field, text in pairwise(node.body):

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from fastapi.routing import iter_route_contexts
 
+from service.api.answers.batches import BatchList, BatchObject, DeletedFile, FileList, FileObject
+from service.api.answers.generation import ChatCompletion, ChatCompletionChunk, Completion
+from service.api.answers.service import Error, ModelList, Text, Tokens, Version
 from service.api.openapi import document as document_module
 from service.api.openapi.admin import admin_paths
-from service.api.openapi.answers import ChatCompletion, ChatCompletionChunk, Completion
-from service.api.openapi.batch_answers import BatchList, BatchObject, DeletedFile, FileList, FileObject
-from service.api.openapi.other_answers import Error, ModelList, Text, Tokens, Version
+from tests.api.answer_types import as_typed
 from tests.api.batch.running import request_line, running
 from tests.api.scripted_engine import MODEL, Service, tokens
 
@@ -147,14 +148,14 @@ TEXT = {"logprobs": 2, "echo": True, "prompt_logprobs": 1, "return_token_ids": T
 )
 async def test_an_answer_has_the_fields_of_its_schema_and_no_others(path, body, kind):
     answer = (await Service().post(path, {"model": MODEL} | body)).json()
-    assert kind.model_validate(answer).model_dump(exclude_unset=True) == answer
+    assert as_typed(kind, answer) == answer
 
 
 @pytest.mark.parametrize(("path", "kind"), [("/v1/models", ModelList), ("/version", Version), ("/nowhere", Error)])
 async def test_what_is_read_has_the_fields_of_its_schema(path, kind):
     async with Service().client() as client:
         answer = (await client.get(path)).json()
-    assert kind.model_validate(answer).model_dump(exclude_unset=True) == answer
+    assert as_typed(kind, answer) == answer
 
 
 async def test_files_and_batches_have_the_fields_of_their_schemas(tmp_path):
@@ -168,7 +169,7 @@ async def test_files_and_batches_have_the_fields_of_their_schemas(tmp_path):
         async with service.client() as client:
             answers += [(DeletedFile, (await client.delete(f"/v1/files/{done['output_file_id']}")).json())]
     for kind, answer in answers:
-        assert kind.model_validate(answer).model_dump(exclude_unset=True) == answer
+        assert as_typed(kind, answer) == answer
 
 
 async def test_forms_and_queries_are_described(tmp_path):
@@ -190,13 +191,13 @@ async def test_every_event_of_a_stream_has_the_fields_of_its_schema(fields):
     events = [json.loads(line[len("data: ") :]) for line in response.text.splitlines() if line.startswith("data: {")]
     assert len(events) > 3
     for event in events:
-        assert ChatCompletionChunk.model_validate(event).model_dump(exclude_unset=True) == event
+        assert as_typed(ChatCompletionChunk, event) == event
 
 
 async def test_a_start_makes_neither_the_document_nor_the_bodies_of_requests():
     code = (
         "import service.api.application, sys\n"
-        "late = ('service.api.openapi.document', 'service.api.openapi.answers', 'service.api.schema.chat')\n"
+        "late = ('service.api.openapi.document', 'service.api.answers.generation', 'service.api.schema.chat')\n"
         "assert not set(late) & sys.modules.keys(), sys.modules.keys() & set(late)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

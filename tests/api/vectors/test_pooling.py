@@ -5,9 +5,10 @@ import base64
 import numpy as np
 import pytest
 
-from service.api.openapi.vector_answers import Pooling
+from service.api.answers.vectors import Pooling
 from service.models.encoders.config import TokenHeads, VectorConfig
 from service.models.encoders.token_heads import TokenOutputs
+from tests.api.answer_types import as_typed
 from tests.api.vectors.scripted_encoder import MODEL, EncoderService, error_of, hidden_of, vector_of
 from tests.encoder.tiny import CLS, SEP, VOCAB
 
@@ -33,7 +34,7 @@ async def test_without_a_task_each_token_has_a_vector(task):
     for item, text in zip(answer["data"], (CAT, DOG_RAN), strict=True):
         np.testing.assert_allclose(item["data"], unit(hidden_of(text)), rtol=1e-6)
     assert (answer["model"], answer["usage"]) == (MODEL, {"prompt_tokens": 7, "total_tokens": 7})
-    Pooling.model_validate(answer)
+    as_typed(Pooling, answer)
 
 
 async def test_a_lexical_weight_of_each_token_is_at_least_zero():
@@ -42,7 +43,7 @@ async def test_a_lexical_weight_of_each_token_is_at_least_zero():
     ).json()
     expected = [np.maximum(hidden_of(text)[1:-1] @ SPARSE[0], 0) for text in (CAT, DOG_RAN)]
     assert [item["data"] for item in answer["data"]] == [weights.tolist() for weights in expected]
-    Pooling.model_validate(answer)
+    as_typed(Pooling, answer)
 
 
 async def test_the_vector_of_a_text_is_that_of_embeddings():

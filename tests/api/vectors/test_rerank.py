@@ -2,7 +2,8 @@
 
 import pytest
 
-from service.api.openapi.vector_answers import Embeddings, Reranked, Scores
+from service.api.answers.vectors import Embeddings, Reranked, Scores
+from tests.api.answer_types import as_typed
 from tests.api.scripted_engine import Service
 from tests.api.vectors.scripted_encoder import MAX_TOKENS, MODEL, EncoderService, error_of, vector_of
 from tests.encoder.tiny import CLS, SEP, VOCAB
@@ -133,7 +134,7 @@ async def test_models_tell_no_dimensions_of_a_reranker(service):
 async def test_an_answer_has_the_fields_of_its_schema_and_no_others(path, body, kind):
     service = EncoderService(vectors={"is_score": kind is not Embeddings})
     answer = (await service.post(path, **body)).json()
-    assert kind.model_validate(answer).model_dump(exclude_unset=True) == answer
+    assert as_typed(kind, answer) == answer
 
 
 @pytest.mark.parametrize("model", [MODEL, "default", "unknown"])

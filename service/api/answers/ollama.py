@@ -1,21 +1,20 @@
-"""Schemas of the answers of Ollama's routes, for the OpenAPI document.
+"""The answers of Ollama's routes.
 
 Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
-from service.api.openapi.answer_object import AnswerObject
-from service.api.openapi.answers import TokenLogprob
+from service.api.answers.generation import TokenLogprob
 
 
-class OllamaError(AnswerObject):
+class OllamaError(TypedDict):
     """Every answer with a status of 400 or more; in a stream, a line of its own."""
 
     error: str
 
 
-class OllamaFunction(AnswerObject):
+class OllamaFunction(TypedDict):
     """A function and what it is called with."""
 
     index: int
@@ -23,43 +22,43 @@ class OllamaFunction(AnswerObject):
     arguments: dict[str, Any]
 
 
-class OllamaCall(AnswerObject):
+class OllamaCall(TypedDict):
     """A call of a function."""
 
     id: str
     function: OllamaFunction
 
 
-class AnsweredMessage(AnswerObject):
+class AnsweredMessage(TypedDict):
     """The assistant's message, or a part of it."""
 
     role: Literal["assistant"]
     content: str
-    thinking: str | None = None
+    thinking: NotRequired[str | None]
     """The thinking before the answer; absent if there is none."""
-    tool_calls: list[OllamaCall] | None = None
+    tool_calls: NotRequired[list[OllamaCall] | None]
     """Each with its arguments complete; absent if there is none."""
 
 
-class OllamaPart(AnswerObject):
+class OllamaPart(TypedDict):
     """An answer, or a part of it."""
 
     model: str
     created_at: str
     done: bool
     """Whether the answer is complete; the fields below are those of a complete one."""
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: NotRequired[list[TokenLogprob] | None]
     """If the request asks for them, of a part too."""
-    done_reason: Literal["stop", "length", "load"] | None = None
-    total_duration: int | None = None
+    done_reason: NotRequired[Literal["stop", "length", "load"] | None]
+    total_duration: NotRequired[int | None]
     """Nanoseconds since the request arrived; the others alike."""
-    load_duration: int | None = None
-    prompt_eval_count: int | None = None
+    load_duration: NotRequired[int | None]
+    prompt_eval_count: NotRequired[int | None]
     """Tokens of the prompt."""
-    prompt_eval_duration: int | None = None
-    eval_count: int | None = None
+    prompt_eval_duration: NotRequired[int | None]
+    eval_count: NotRequired[int | None]
     """Tokens of the answer."""
-    eval_duration: int | None = None
+    eval_duration: NotRequired[int | None]
 
 
 class OllamaChat(OllamaPart):
@@ -72,11 +71,11 @@ class OllamaGenerated(OllamaPart):
     """The answer of POST /api/generate."""
 
     response: str
-    thinking: str | None = None
+    thinking: NotRequired[str | None]
     """The thinking before the answer; absent if there is none."""
 
 
-class OllamaEmbeddings(AnswerObject):
+class OllamaEmbeddings(TypedDict):
     """The answer of POST /api/embed."""
 
     model: str
@@ -88,13 +87,13 @@ class OllamaEmbeddings(AnswerObject):
     """Tokens of the texts."""
 
 
-class OllamaEmbedding(AnswerObject):
+class OllamaEmbedding(TypedDict):
     """The answer of POST /api/embeddings."""
 
     embedding: list[float]
 
 
-class ModelDetails(AnswerObject):
+class ModelDetails(TypedDict):
     """What a model is made of."""
 
     parent_model: str
@@ -105,7 +104,7 @@ class ModelDetails(AnswerObject):
     quantization_level: str
 
 
-class OllamaModel(AnswerObject):
+class OllamaModel(TypedDict):
     """A model that requests may name."""
 
     name: str
@@ -130,19 +129,19 @@ class LoadedModel(OllamaModel):
     """In tokens, prompt and answer together."""
 
 
-class OllamaModels(AnswerObject):
+class OllamaModels(TypedDict):
     """The answer of GET /api/tags."""
 
     models: list[OllamaModel]
 
 
-class LoadedModels(AnswerObject):
+class LoadedModels(TypedDict):
     """The answer of GET /api/ps."""
 
     models: list[LoadedModel]
 
 
-class ShownModel(AnswerObject):
+class ShownModel(TypedDict):
     """The answer of POST /api/show."""
 
     license: str

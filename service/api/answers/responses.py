@@ -1,17 +1,16 @@
-"""Schemas of responses and of the events of their streams, for the OpenAPI document.
+"""Responses and of the events of their streams.
 
 Source: https://platform.openai.com/docs/api-reference/responses/object, .../responses-streaming
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
-from service.api.openapi.answer_object import AnswerObject
-from service.api.openapi.answers import TokenLogprob
+from service.api.answers.generation import TokenLogprob
 
 type ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class OutputText(AnswerObject):
+class OutputText(TypedDict):
     """The text of a message."""
 
     type: Literal["output_text"]
@@ -22,7 +21,7 @@ class OutputText(AnswerObject):
     """If `include` asks for them."""
 
 
-class OutputMessage(AnswerObject):
+class OutputMessage(TypedDict):
     """The assistant's message."""
 
     type: Literal["message"]
@@ -33,7 +32,7 @@ class OutputMessage(AnswerObject):
     content: list[OutputText]
 
 
-class OutputCall(AnswerObject):
+class OutputCall(TypedDict):
     """A call of a function."""
 
     type: Literal["function_call"]
@@ -41,14 +40,14 @@ class OutputCall(AnswerObject):
     call_id: str
     """To be repeated in the item with the call's output."""
     status: ItemStatus
-    namespace: str | None = None
+    namespace: NotRequired[str | None]
     """Of a function of a namespace."""
     name: str
     arguments: str
     """A JSON object, serialized, which satisfies the function's schema unless the status is `incomplete`."""
 
 
-class OutputCustomCall(AnswerObject):
+class OutputCustomCall(TypedDict):
     """A call of a custom tool."""
 
     type: Literal["custom_tool_call"]
@@ -56,14 +55,14 @@ class OutputCustomCall(AnswerObject):
     call_id: str
     """To be repeated in the item with the call's output."""
     status: ItemStatus
-    namespace: str | None = None
+    namespace: NotRequired[str | None]
     """Of a tool of a namespace."""
     name: str
     input: str
     """The text, which follows the tool's grammar unless the status is `incomplete`."""
 
 
-class OutputShellCall(AnswerObject):
+class OutputShellCall(TypedDict):
     """A call of the local shell."""
 
     type: Literal["local_shell_call"]
@@ -75,14 +74,14 @@ class OutputShellCall(AnswerObject):
     """The command, empty if the status is `incomplete`."""
 
 
-class ReasoningText(AnswerObject):
+class ReasoningText(TypedDict):
     """The text of the thinking."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
-class OutputReasoning(AnswerObject):
+class OutputReasoning(TypedDict):
     """The thinking before the answer, of models that write it between tags."""
 
     type: Literal["reasoning"]
@@ -91,11 +90,11 @@ class OutputReasoning(AnswerObject):
     summary: list[dict[str, Any]]
     """Always empty."""
     content: list[ReasoningText]
-    encrypted_content: str | None = None
+    encrypted_content: NotRequired[str | None]
     """The same for clients that keep it and send it back, if `include` asks for it."""
 
 
-class CachedTokens(AnswerObject):
+class CachedTokens(TypedDict):
     """Where the tokens of the input came from."""
 
     cached_tokens: int
@@ -104,14 +103,14 @@ class CachedTokens(AnswerObject):
     """Always 0: keeping a prefix has no price of its own."""
 
 
-class ReasoningTokens(AnswerObject):
+class ReasoningTokens(TypedDict):
     """What the output consists of."""
 
     reasoning_tokens: int
     """Always 0: the tokens of thinking are not counted apart."""
 
 
-class ResponseUsage(AnswerObject):
+class ResponseUsage(TypedDict):
     """Token counts of a response."""
 
     input_tokens: int
@@ -121,20 +120,20 @@ class ResponseUsage(AnswerObject):
     total_tokens: int
 
 
-class IncompleteDetails(AnswerObject):
+class IncompleteDetails(TypedDict):
     """Why a response is incomplete."""
 
     reason: Literal["max_output_tokens"]
 
 
-class ResponseError(AnswerObject):
+class ResponseError(TypedDict):
     """Why a response in the background failed."""
 
     code: Literal["server_error", "invalid_prompt"]
     message: str
 
 
-class ResponseObject(AnswerObject):
+class ResponseObject(TypedDict):
     """A response; fields that a request has are repeated as they were understood."""
 
     id: str
@@ -166,7 +165,7 @@ class ResponseObject(AnswerObject):
     tools: list[dict[str, Any]]
 
 
-class DeletedResponse(AnswerObject):
+class DeletedResponse(TypedDict):
     """The answer of DELETE /v1/responses/{response_id}."""
 
     id: str
@@ -174,7 +173,7 @@ class DeletedResponse(AnswerObject):
     deleted: Literal[True]
 
 
-class InputItemList(AnswerObject):
+class InputItemList(TypedDict):
     """A page of the items that a response was made from."""
 
     object: Literal["list"]
@@ -186,7 +185,7 @@ class InputItemList(AnswerObject):
     has_more: bool
 
 
-class ResponseEvent(AnswerObject):
+class ResponseEvent(TypedDict):
     """One event of a stream, whose name is its type; which other fields it has depends on that."""
 
     type: str

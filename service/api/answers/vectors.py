@@ -1,11 +1,9 @@
 """The answers of /v1/embeddings, /pooling, /v1/rerank, /v2/rerank and /v1/score."""
 
-from typing import Literal
-
-from service.api.openapi.answer_object import AnswerObject
+from typing import Literal, NotRequired, TypedDict
 
 
-class Embedding(AnswerObject):
+class Embedding(TypedDict):
     """The vector of one text."""
 
     object: Literal["embedding"]
@@ -15,14 +13,14 @@ class Embedding(AnswerObject):
     """Numbers, or with `encoding_format: base64` the bytes of little-endian float32."""
 
 
-class InputUsage(AnswerObject):
+class InputUsage(TypedDict):
     """The tokens of all texts."""
 
     prompt_tokens: int
     total_tokens: int
 
 
-class Embeddings(AnswerObject):
+class Embeddings(TypedDict):
     """The answer of POST /v1/embeddings."""
 
     object: Literal["list"]
@@ -31,7 +29,7 @@ class Embeddings(AnswerObject):
     usage: InputUsage
 
 
-class Pooled(AnswerObject):
+class Pooled(TypedDict):
     """The numbers of one text."""
 
     index: int
@@ -40,7 +38,7 @@ class Pooled(AnswerObject):
     """A vector or a weight of each token, one vector, or a score; or with `encoding_format: base64` their bytes."""
 
 
-class Pooling(AnswerObject):
+class Pooling(TypedDict):
     """The answer of POST /pooling."""
 
     id: str
@@ -52,54 +50,54 @@ class Pooling(AnswerObject):
     usage: InputUsage
 
 
-class RankedText(AnswerObject):
+class RankedText(TypedDict):
     """A document of the request."""
 
     text: str
 
 
-class RankedDocument(AnswerObject):
+class RankedDocument(TypedDict):
     """A document in the order of relevance."""
 
     index: int
     """Of the document in `documents`."""
     relevance_score: float
-    document: RankedText | None = None
+    document: NotRequired[RankedText | None]
     """If documents are returned."""
 
 
-class RerankTokens(AnswerObject):
+class RerankTokens(TypedDict):
     """The tokens of a rerank, under Cohere's names."""
 
     input_tokens: int
     output_tokens: int
 
 
-class ApiVersion(AnswerObject):
+class ApiVersion(TypedDict):
     """Cohere's version of a route."""
 
     version: str
 
 
-class RerankMeta(AnswerObject):
+class RerankMeta(TypedDict):
     """What Cohere's clients read besides the results."""
 
     api_version: ApiVersion
     tokens: RerankTokens
 
 
-class Reranked(AnswerObject):
+class Reranked(TypedDict):
     """The answer of POST /v1/rerank and POST /v2/rerank."""
 
     id: str
     model: str
     results: list[RankedDocument]
     usage: InputUsage
-    meta: RerankMeta | None = None
+    meta: NotRequired[RerankMeta | None]
     """Only of /v2/rerank."""
 
 
-class Score(AnswerObject):
+class Score(TypedDict):
     """The score of one pair."""
 
     index: int
@@ -107,7 +105,7 @@ class Score(AnswerObject):
     score: float
 
 
-class Scores(AnswerObject):
+class Scores(TypedDict):
     """The answer of POST /v1/score."""
 
     id: str

@@ -1,11 +1,9 @@
 """The answers of the smaller routes, and errors."""
 
-from typing import Any, Literal
-
-from service.api.openapi.answer_object import AnswerObject
+from typing import Any, Literal, NotRequired, TypedDict
 
 
-class Model(AnswerObject):
+class Model(TypedDict):
     """A model that requests may name."""
 
     id: str
@@ -23,30 +21,30 @@ class Model(AnswerObject):
     known before the model is loaded."""
     state: Literal["available", "loading", "ready"]
     """Whether it is loaded. A request loads it, and waits for that."""
-    progress: dict[str, Any] | None = None
+    progress: NotRequired[dict[str, Any] | None]
     """Of the load, as GET /health/ready shows that of the start; absent unless it is loading."""
-    error: str | None = None
+    error: NotRequired[str | None]
     """Why the last load failed, if its files are the cause; absent otherwise, and once it is loaded."""
-    capabilities: list[str] | None = None
+    capabilities: NotRequired[list[str] | None]
     """The routes that it answers, below /v1/; absent before it is loaded."""
-    embedding_dimensions: int | None = None
+    embedding_dimensions: NotRequired[int | None]
     """The dimensions of an encoder's vectors; absent for a model that generates text."""
-    dtype: str | None = None
+    dtype: NotRequired[str | None]
     """The dtype of activations, such as `bfloat16`; absent for an encoder."""
-    quantization: Literal["none", "int8", "fp8", "int4"] | None = None
+    quantization: NotRequired[Literal["none", "int8", "fp8", "int4"] | None]
     """How weights of layers are stored: `none` in `dtype`, others in 8 or 4 bits with scales; absent for an encoder."""
-    kv_dtype: str | None = None
+    kv_dtype: NotRequired[str | None]
     """The dtype of cached keys and values, such as `bfloat16` or `int8`; absent for an encoder."""
 
 
-class ModelList(AnswerObject):
+class ModelList(TypedDict):
     """The answer of GET /v1/models."""
 
     object: Literal["list"]
     data: list[Model]
 
 
-class Tokens(AnswerObject):
+class Tokens(TypedDict):
     """The answer of POST /tokenize."""
 
     count: int
@@ -56,20 +54,20 @@ class Tokens(AnswerObject):
     """The tokens as the vocabulary writes them, if `return_token_strs` is true."""
 
 
-class ExtractedText(AnswerObject):
+class ExtractedText(TypedDict):
     """The answer of POST /extract_text."""
 
     text: str
     num_pages: int
 
 
-class Text(AnswerObject):
+class Text(TypedDict):
     """The answer of POST /detokenize."""
 
     prompt: str
 
 
-class RenderedPrompt(AnswerObject):
+class RenderedPrompt(TypedDict):
     """What an engine would get for a prompt; vLLM's name of it is `GenerateRequest`."""
 
     request_id: str
@@ -89,7 +87,7 @@ class RenderedPrompt(AnswerObject):
     kv_transfer_params: None
 
 
-class TokenizerInfo(AnswerObject):
+class TokenizerInfo(TypedDict):
     """The answer of GET /tokenizer_info."""
 
     bos_token: str | None
@@ -97,22 +95,22 @@ class TokenizerInfo(AnswerObject):
     eos_token: str | None
     pad_token: str | None
     unk_token: str | None
-    sep_token: str = ""
-    cls_token: str = ""
-    mask_token: str = ""
+    sep_token: NotRequired[str]
+    cls_token: NotRequired[str]
+    mask_token: NotRequired[str]
     chat_template: str | None
     """In Jinja; null if the model takes no messages."""
     model_max_length: int
     """Context length in tokens, prompt and completion together."""
 
 
-class Version(AnswerObject):
+class Version(TypedDict):
     """The answer of GET /version."""
 
     version: str
 
 
-class ModelInfo(AnswerObject):
+class ModelInfo(TypedDict):
     """The answer of GET /model_info."""
 
     model_path: str
@@ -127,7 +125,7 @@ class ModelInfo(AnswerObject):
     has_audio_understanding: bool
 
 
-class Load(AnswerObject):
+class Load(TypedDict):
     """What runs, what waits and what is full."""
 
     timestamp: float
@@ -147,11 +145,11 @@ class Load(AnswerObject):
     """Share of KV pages in use, 0 to 1."""
     utilization: float
     """Share of slots in use, 0 to 1."""
-    queues: dict[str, int] | None = None
+    queues: NotRequired[dict[str, int] | None]
     """Absent unless it is included."""
 
 
-class Loads(AnswerObject):
+class Loads(TypedDict):
     """The answer of GET /v1/loads."""
 
     timestamp: str
@@ -161,7 +159,7 @@ class Loads(AnswerObject):
     aggregate: dict[str, float]
 
 
-class EarlierLoad(AnswerObject):
+class EarlierLoad(TypedDict):
     """The load in its older form."""
 
     dp_rank: Literal[0]
@@ -186,17 +184,17 @@ class ServerInfo(ModelInfo):
     internal_states: list[Load]
 
 
-class Invoked(AnswerObject):
+class Invoked(TypedDict):
     """The answer of the route that the body is meant for."""
 
 
-class Liveness(AnswerObject):
+class Liveness(TypedDict):
     """The answer of GET /health/live."""
 
     status: Literal["live", "dead"]
 
 
-class Readiness(AnswerObject):
+class Readiness(TypedDict):
     """The answer of GET /health/ready: the state of the service and the progress of its start."""
 
     status: Literal["starting", "answering", "complete", "draining", "failed"]
@@ -213,11 +211,11 @@ class Readiness(AnswerObject):
     bytes_total: int
     executables_done: int
     executables_total: int
-    incomplete_because: str = ""
+    incomplete_because: NotRequired[str]
     """Why some executables will be missing, if a compilation failed behind the running service."""
 
 
-class ErrorDetails(AnswerObject):
+class ErrorDetails(TypedDict):
     """What is wrong and what to do about it."""
 
     message: str
@@ -227,13 +225,13 @@ class ErrorDetails(AnswerObject):
     code: str | None
 
 
-class Error(AnswerObject):
+class Error(TypedDict):
     """Every answer with a status of 400 or more; in a stream, an event of its own."""
 
     error: ErrorDetails
 
 
-class Description(AnswerObject):
+class Description(TypedDict):
     """An OpenAPI document."""
 
     openapi: str

@@ -3,12 +3,10 @@
 Source: https://platform.openai.com/docs/api-reference/audio
 """
 
-from typing import Literal
-
-from service.api.openapi.answer_object import AnswerObject
+from typing import Literal, NotRequired, TypedDict
 
 
-class DurationUsage(AnswerObject):
+class DurationUsage(TypedDict):
     """The transcript."""
 
     type: Literal["duration"]
@@ -16,7 +14,7 @@ class DurationUsage(AnswerObject):
     """Of the recording, rounded up."""
 
 
-class AudioTokensDetails(AnswerObject):
+class AudioTokensDetails(TypedDict):
     """What the input's tokens are."""
 
     audio_tokens: int
@@ -25,7 +23,7 @@ class AudioTokensDetails(AnswerObject):
     """Tokens of the prompt and the hotwords."""
 
 
-class AudioTokenUsage(AnswerObject):
+class AudioTokenUsage(TypedDict):
     """Token counts of a streamed transcript."""
 
     type: Literal["tokens"]
@@ -36,14 +34,14 @@ class AudioTokenUsage(AnswerObject):
     total_tokens: int
 
 
-class TranscriptionObject(AnswerObject):
+class TranscriptionObject(TypedDict):
     """The transcript with `response_format: json`."""
 
     text: str
     usage: DurationUsage
 
 
-class TranscriptionSegment(AnswerObject):
+class TranscriptionSegment(TypedDict):
     """What is said between two timestamps."""
 
     id: int
@@ -67,7 +65,7 @@ class TranscriptionSegment(AnswerObject):
     """The probability that nobody speaks in its window."""
 
 
-class TranscriptionWord(AnswerObject):
+class TranscriptionWord(TypedDict):
     """A word and its times."""
 
     word: str
@@ -77,7 +75,7 @@ class TranscriptionWord(AnswerObject):
     """Seconds."""
 
 
-class VerboseTranscription(AnswerObject):
+class VerboseTranscription(TypedDict):
     """The transcript with `response_format: verbose_json`."""
 
     task: Literal["transcribe", "translate"]
@@ -87,19 +85,19 @@ class VerboseTranscription(AnswerObject):
     """Seconds of the recording."""
     text: str
     usage: DurationUsage
-    segments: list[TranscriptionSegment] | None = None
+    segments: NotRequired[list[TranscriptionSegment] | None]
     """With the granularity `segment`."""
-    words: list[TranscriptionWord] | None = None
+    words: NotRequired[list[TranscriptionWord] | None]
     """With the granularity `word`."""
 
 
-class TranscriptionEvent(AnswerObject):
+class TranscriptionEvent(TypedDict):
     """An event of a stream."""
 
     type: Literal["transcript.text.delta", "transcript.text.segment", "transcript.text.done"]
-    delta: str | None = None
+    delta: NotRequired[str | None]
     """The text that has come to the transcript."""
-    text: str | None = None
+    text: NotRequired[str | None]
     """The text of a segment; the whole text, in the last event."""
-    usage: AudioTokenUsage | None = None
+    usage: NotRequired[AudioTokenUsage | None]
     """In the last event."""

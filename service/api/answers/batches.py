@@ -1,14 +1,12 @@
-"""Schemas of files and batches, for the OpenAPI document.
+"""Files and batches.
 
 Source: https://platform.openai.com/docs/api-reference/files/object, https://platform.openai.com/docs/api-reference/batch/object
 """
 
-from typing import Literal
-
-from service.api.openapi.answer_object import AnswerObject
+from typing import Literal, TypedDict
 
 
-class FileObject(AnswerObject):
+class FileObject(TypedDict):
     """An uploaded file, or a result of a batch."""
 
     id: str
@@ -23,7 +21,7 @@ class FileObject(AnswerObject):
     status_details: None
 
 
-class FileList(AnswerObject):
+class FileList(TypedDict):
     """A page of files."""
 
     object: Literal["list"]
@@ -34,7 +32,7 @@ class FileList(AnswerObject):
     has_more: bool
 
 
-class DeletedFile(AnswerObject):
+class DeletedFile(TypedDict):
     """The answer of DELETE /v1/files/{file_id}."""
 
     id: str
@@ -42,7 +40,7 @@ class DeletedFile(AnswerObject):
     deleted: Literal[True]
 
 
-class BatchError(AnswerObject):
+class BatchError(TypedDict):
     """What is wrong with an input file."""
 
     code: str
@@ -52,14 +50,14 @@ class BatchError(AnswerObject):
     """From 1 on; null for the file as a whole."""
 
 
-class BatchErrors(AnswerObject):
+class BatchErrors(TypedDict):
     """Everything that is wrong with an input file."""
 
     object: Literal["list"]
     data: list[BatchError]
 
 
-class RequestCounts(AnswerObject):
+class RequestCounts(TypedDict):
     """The requests of a batch."""
 
     total: int
@@ -68,19 +66,19 @@ class RequestCounts(AnswerObject):
     """Those that were refused, or failed."""
 
 
-class BatchCachedTokens(AnswerObject):
+class BatchCachedTokens(TypedDict):
     """Where the tokens of prompts came from."""
 
     cached_tokens: int
 
 
-class BatchReasoningTokens(AnswerObject):
+class BatchReasoningTokens(TypedDict):
     """What answers consist of."""
 
     reasoning_tokens: int
 
 
-class BatchUsage(AnswerObject):
+class BatchUsage(TypedDict):
     """Token counts of the answers so far."""
 
     input_tokens: int
@@ -90,7 +88,7 @@ class BatchUsage(AnswerObject):
     total_tokens: int
 
 
-class BatchObject(AnswerObject):
+class BatchObject(TypedDict):
     """A batch; moments are Unix times in seconds, null before they come."""
 
     id: str
@@ -123,7 +121,7 @@ class BatchObject(AnswerObject):
     metadata: dict[str, str] | None
 
 
-class BatchList(AnswerObject):
+class BatchList(TypedDict):
     """A page of batches."""
 
     object: Literal["list"]

@@ -1,14 +1,12 @@
-"""Schemas of Anthropic's messages and of the events of their streams, for the OpenAPI document.
+"""Anthropic's messages and of the events of their streams.
 
 Source: https://docs.anthropic.com/en/api/messages, https://docs.anthropic.com/en/api/errors
 """
 
-from typing import Any, Literal
-
-from service.api.openapi.answer_object import AnswerObject
+from typing import Any, Literal, TypedDict
 
 
-class ThinkingBlock(AnswerObject):
+class ThinkingBlock(TypedDict):
     """The thinking before the answer, of models that write it between tags."""
 
     type: Literal["thinking"]
@@ -18,7 +16,7 @@ class ThinkingBlock(AnswerObject):
     """To be sent back with the block: thinking that this service has not written is not read."""
 
 
-class AnswerText(AnswerObject):
+class AnswerText(TypedDict):
     """The text."""
 
     type: Literal["text"]
@@ -26,7 +24,7 @@ class AnswerText(AnswerObject):
     citations: None
 
 
-class ToolUseBlock(AnswerObject):
+class ToolUseBlock(TypedDict):
     """A call of a tool."""
 
     type: Literal["tool_use"]
@@ -38,14 +36,14 @@ class ToolUseBlock(AnswerObject):
     input: dict[str, Any]
 
 
-class ThinkingTokens(AnswerObject):
+class ThinkingTokens(TypedDict):
     """What the output consists of."""
 
     thinking_tokens: int
     """Tokens of the thinking, its tags included; 0 for models that write none between tags."""
 
 
-class MessageUsage(AnswerObject):
+class MessageUsage(TypedDict):
     """Token counts of a message."""
 
     input_tokens: int
@@ -62,7 +60,7 @@ class MessageUsage(AnswerObject):
     service_tier: Literal["standard"]
 
 
-class MessageObject(AnswerObject):
+class MessageObject(TypedDict):
     """The answer of POST /v1/messages."""
 
     id: str
@@ -79,19 +77,19 @@ class MessageObject(AnswerObject):
     usage: MessageUsage
 
 
-class MessageEvent(AnswerObject):
+class MessageEvent(TypedDict):
     """One event of a stream, whose name is its type; which other fields it has depends on that."""
 
     type: str
 
 
-class MessageTokens(AnswerObject):
+class MessageTokens(TypedDict):
     """The length of a prompt."""
 
     input_tokens: int
 
 
-class MessageErrorDetails(AnswerObject):
+class MessageErrorDetails(TypedDict):
     """What the error is about."""
 
     error_code: str | None
@@ -99,7 +97,7 @@ class MessageErrorDetails(AnswerObject):
     """The field at fault."""
 
 
-class MessageErrorBody(AnswerObject):
+class MessageErrorBody(TypedDict):
     """Why there is no answer."""
 
     type: str
@@ -107,7 +105,7 @@ class MessageErrorBody(AnswerObject):
     details: MessageErrorDetails
 
 
-class MessageError(AnswerObject):
+class MessageError(TypedDict):
     """The answer to a request that fails, as Anthropic states it."""
 
     type: Literal["error"]

@@ -1,34 +1,30 @@
-"""Schemas of answers, for the OpenAPI document; handlers write their JSON without these models.
+"""The answers to chats and completions.
 
 Source: https://platform.openai.com/docs/api-reference/chat/object, .../chat-streaming, .../completions/object,
 .../models/object; https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (extensions)
 """
 
-from typing import Literal
-
-from pydantic import Field
-
-from service.api.openapi.answer_object import AnswerObject
+from typing import Literal, NotRequired, TypedDict
 
 type FinishReason = Literal["stop", "length"]
 type ChatFinishReason = Literal["stop", "length", "tool_calls"]
 
 
-class PromptTokensDetails(AnswerObject):
+class PromptTokensDetails(TypedDict):
     """Where a prompt's tokens came from."""
 
     cached_tokens: int
     """Tokens that were found in the prefix cache and not computed again."""
 
 
-class CompletionTokensDetails(AnswerObject):
+class CompletionTokensDetails(TypedDict):
     """What a completion's tokens are."""
 
     reasoning_tokens: int
     """Tokens of the thinking, its tags included; 0 for models that write none between tags."""
 
 
-class Usage(AnswerObject):
+class Usage(TypedDict):
     """Token counts of a request; a prompt counts once, however many choices it has."""
 
     prompt_tokens: int
@@ -41,7 +37,7 @@ class Usage(AnswerObject):
     completion_tokens_details: CompletionTokensDetails
 
 
-class TopLogprob(AnswerObject):
+class TopLogprob(TypedDict):
     """A token with its log-probability."""
 
     token: str
@@ -59,14 +55,14 @@ class TokenLogprob(TopLogprob):
     """The likeliest tokens, in falling order; as many as `top_logprobs` asks for."""
 
 
-class ChatLogprobs(AnswerObject):
+class ChatLogprobs(TypedDict):
     """Log-probabilities of a chat's choice, one entry a token."""
 
     content: list[TokenLogprob]
     refusal: None
 
 
-class PromptLogprob(AnswerObject):
+class PromptLogprob(TypedDict):
     """A candidate for one token of a prompt."""
 
     logprob: float
@@ -79,7 +75,7 @@ type PromptLogprobs = list[dict[str, PromptLogprob] | None]
 type StopReason = int | str | None
 
 
-class CalledFunction(AnswerObject):
+class CalledFunction(TypedDict):
     """A function and the arguments of one call."""
 
     name: str
@@ -87,7 +83,7 @@ class CalledFunction(AnswerObject):
     """A JSON object, serialized, which satisfies the function's schema unless `finish_reason` is `length`."""
 
 
-class ToolCallAnswer(AnswerObject):
+class ToolCallAnswer(TypedDict):
     """A call of a tool."""
 
     id: str
@@ -96,24 +92,24 @@ class ToolCallAnswer(AnswerObject):
     function: CalledFunction
 
 
-class ChatMessage(AnswerObject):
+class ChatMessage(TypedDict):
     """The assistant's message."""
 
     role: Literal["assistant"]
     content: str | None
     """Null if the message only calls tools."""
     refusal: None
-    tool_calls: list[ToolCallAnswer] = Field(default_factory=list)
+    tool_calls: NotRequired[list[ToolCallAnswer]]
     """If the model called tools."""
-    function_call: CalledFunction | None = None
+    function_call: NotRequired[CalledFunction | None]
     """If the model called one of the request's `functions`."""
-    reasoning_content: str = ""
+    reasoning_content: NotRequired[str]
     """The thinking before the answer, for models that write it between tags; else absent."""
-    reasoning: str = ""
+    reasoning: NotRequired[str]
     """The newer name of `reasoning_content`."""
 
 
-class ChatChoice(AnswerObject):
+class ChatChoice(TypedDict):
     """One continuation of a chat."""
 
     index: int
@@ -128,7 +124,7 @@ class ChatChoice(AnswerObject):
     """The generated tokens, if `return_token_ids` is true; else null."""
 
 
-class ChatCompletion(AnswerObject):
+class ChatCompletion(TypedDict):
     """The answer of POST /v1/chat/completions."""
 
     id: str
@@ -146,43 +142,43 @@ class ChatCompletion(AnswerObject):
     """For each token of the prompt the candidates by token id, null for the first; if `prompt_logprobs` asks."""
 
 
-class CalledFunctionDelta(AnswerObject):
+class CalledFunctionDelta(TypedDict):
     """The part of a call that a chunk brings."""
 
-    name: str = ""
+    name: NotRequired[str]
     """In the first chunk of a call."""
     arguments: str
     """The next piece."""
 
 
-class ToolCallDelta(AnswerObject):
+class ToolCallDelta(TypedDict):
     """A call, or the next part of one."""
 
     index: int
     """Among the message's calls."""
-    id: str = ""
+    id: NotRequired[str]
     """In the first chunk of a call."""
-    type: Literal["function"] = "function"
+    type: NotRequired[Literal["function"]]
     """In the first chunk of a call."""
     function: CalledFunctionDelta
 
 
-class ChatDelta(AnswerObject):
+class ChatDelta(TypedDict):
     """What a chunk adds to a message."""
 
-    role: Literal["assistant"] = "assistant"
+    role: NotRequired[Literal["assistant"]]
     """In the first chunk of a choice."""
-    content: str = ""
+    content: NotRequired[str]
     """The next part of the text."""
-    tool_calls: list[ToolCallDelta] = Field(default_factory=list)
+    tool_calls: NotRequired[list[ToolCallDelta]]
     """The next part of a call."""
-    reasoning_content: str = ""
+    reasoning_content: NotRequired[str]
     """The next part of the thinking."""
-    reasoning: str = ""
+    reasoning: NotRequired[str]
     """The same."""
 
 
-class ChatChunkChoice(AnswerObject):
+class ChatChunkChoice(TypedDict):
     """The part of a choice that a chunk brings."""
 
     index: int
@@ -192,10 +188,10 @@ class ChatChunkChoice(AnswerObject):
     """In the last chunk of a choice; null before."""
     stop_reason: StopReason
     """In the last chunk of a choice, the one of `stop` or `stop_token_ids` that ended it; else null."""
-    token_ids: list[int] = Field(default_factory=list)
+    token_ids: NotRequired[list[int]]
 
 
-class ChatCompletionChunk(AnswerObject):
+class ChatCompletionChunk(TypedDict):
     """One event of a streamed chat; after the last one comes `data: [DONE]`."""
 
     id: str
@@ -205,12 +201,12 @@ class ChatCompletionChunk(AnswerObject):
     system_fingerprint: str
     choices: list[ChatChunkChoice]
     """Empty in the chunk that carries the usage."""
-    usage: Usage | None = None
+    usage: NotRequired[Usage | None]
     """In the last chunk, if `stream_options.include_usage` is true; with `continuous_usage_stats` in every chunk."""
-    prompt_token_ids: list[int] = Field(default_factory=list)
+    prompt_token_ids: NotRequired[list[int]]
 
 
-class CompletionLogprobs(AnswerObject):
+class CompletionLogprobs(TypedDict):
     """Log-probabilities of a completion, in parallel lists with one entry a token."""
 
     text_offset: list[int]
@@ -221,7 +217,7 @@ class CompletionLogprobs(AnswerObject):
     top_logprobs: list[dict[str, float] | None]
 
 
-class CompletionChoice(AnswerObject):
+class CompletionChoice(TypedDict):
     """One continuation of a prompt, or in a stream the next part of it."""
 
     index: int
@@ -232,13 +228,13 @@ class CompletionChoice(AnswerObject):
     """`stop` or `length`; null in every chunk of a stream but a choice's last."""
     stop_reason: StopReason
     """The one of `stop` or `stop_token_ids` that ended it; else null."""
-    prompt_token_ids: list[int] | None = None
-    token_ids: list[int] | None = None
-    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: NotRequired[list[int] | None]
+    token_ids: NotRequired[list[int] | None]
+    prompt_logprobs: NotRequired[PromptLogprobs | None]
     """Not in streams."""
 
 
-class Completion(AnswerObject):
+class Completion(TypedDict):
     """The answer of POST /v1/completions, and each event of its stream, after which comes `data: [DONE]`."""
 
     id: str
@@ -248,5 +244,5 @@ class Completion(AnswerObject):
     model: str
     system_fingerprint: str
     choices: list[CompletionChoice]
-    usage: Usage | None = None
+    usage: NotRequired[Usage | None]
     """Always in an answer; in the events of a stream as `stream_options` asks."""

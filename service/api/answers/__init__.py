@@ -1,0 +1,1 @@
+"""What the service answers with, as types: handlers return these, and the OpenAPI document describes them."""
