@@ -21,6 +21,7 @@ from service.kernels.attention import Scoring
 from service.kernels.kv import has_scales
 from service.kernels.paging import Paging
 from service.kernels.products.quantized import FP8
+from service.kernels.running_sum import running_sum
 
 Scalar = Int[Array, ""]
 Blocks = Int[Array, "*#block"]
@@ -128,9 +129,7 @@ def work_list(paging: Paging, tile: WorkTile) -> Int[Array, " block"]:
         ahead = jnp.take_along_axis(ahead, last_token_of(block, num_tokens, tile), axis=1)
     span = span_of(block, start, num_tokens, ahead, tile)
     num_splits = jnp.maximum(pl.cdiv(span.last - span.first, _share(span, tile)), 1).reshape(-1)
-    # Not `jnp.cumsum`, of which XLA makes several kernels.
-    is_before = jnp.tri(len(num_splits), dtype=bool)
-    return jnp.sum(jnp.where(is_before, num_splits[None, :], 0), axis=1, dtype=jnp.int32)
+    return running_sum(num_splits)
 
 
 def item_at(index: Scalar, ends: Int[Array, " block"]) -> Item:

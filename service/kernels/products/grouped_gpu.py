@@ -15,6 +15,7 @@ from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float, Int32, Num
 
 from service.kernels.products.quantized import FP8
+from service.kernels.running_sum import running_sum
 
 Ref = Any  # an array that a kernel reads or writes
 # Such that two stages of both tiles fit into an L4's 99 KiB of shared memory; not tuned.
@@ -60,9 +61,11 @@ def _tiles(
     """Return the group of each tile, its first row, and the row after the last of the group; spare tiles are empty."""
     num_tiles = min(num_rows, len(sizes)) + num_rows // tile_rows
     of_group = (sizes + tile_rows - 1) // tile_rows
-    ends, row_ends = jnp.cumsum(of_group), jnp.cumsum(sizes)
+    ends, row_ends = running_sum(of_group), running_sum(sizes)
     tile = jnp.arange(num_tiles, dtype=jnp.int32)
-    group = jnp.minimum(jnp.searchsorted(ends, tile, side="right"), len(sizes) - 1).astype(jnp.int32)
+    # Not `jnp.searchsorted`, which loops.
+    num_before = jnp.sum(ends[None, :] <= tile[:, None], axis=1, dtype=jnp.int32)
+    group = jnp.minimum(num_before, len(sizes) - 1)
     first = row_ends[group] - sizes[group] + (tile - ends[group] + of_group[group]) * tile_rows
     return group, first, jnp.where(tile < ends[-1], row_ends[group], first)
 

@@ -1,0 +1,28 @@
+"""Decode steps with experts are few kernels of a GPU, in one graph.
+
+`make test-all` installs the compilers into `.tools/targets`; without one its tests are skipped.
+"""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from tests.device_targets.test_compiled_steps import ROOT, target_python
+
+MOST_KERNELS = 30  # of a layer; one without experts has 12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_layer_with_experts_has_few_kernels_and_no_loop():
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    command = [target_python("gpu"), "-m", "tests.device_targets.compile_experts", "h100", "1", "16", "64"]
+    process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-3000:]
+    report = json.loads(process.stdout)
+    assert report.keys() == {"1", "16", "64"}
+    for num_seqs, facts in report.items():
+        assert facts["loops"] == 0, num_seqs
+        assert facts["kernels_of_layer"] <= MOST_KERNELS, (num_seqs, facts)
