@@ -135,13 +135,14 @@ OF_JAX := jax jaxlib numpy scipy ml-dtypes opt-einsum
 # What the service does without, as its image does: 26 MB.
 UNUSED := tensorstore orbax-checkpoint uvloop
 KIT := .cache/device_kit
-device-kit: $(UV) ## Gather into .cache/device_kit the wheels that the device check needs besides JAX, for no network
+device-kit: $(UV) ## Gather into .cache/device_kit what the device check needs besides JAX, for a machine without a network
 	@rm -rf $(KIT) && mkdir -p $(KIT)
 	$(UV) export --quiet --frozen --all-groups --extra levanter --no-hashes --no-emit-project --output-file $(KIT)/all.txt
 	$(UV) export --quiet --frozen --no-default-groups --no-hashes --no-emit-project $(addprefix --prune ,$(OF_JAX) $(UNUSED)) \
 	  --output-file $(KIT)/requirements.txt
 	@grep -hE '^(psutil|safetensors)==' $(KIT)/all.txt >> $(KIT)/requirements.txt && rm $(KIT)/all.txt
 	.tools/uv/bin/pip download --quiet --no-deps --only-binary=:all: --dest $(KIT) --requirement $(KIT)/requirements.txt
+	git ls-files -z service benchmarks tests/demo_answers.json pyproject.toml LICENSE ':!benchmarks/results' | tar --create --gzip --null --files-from - --file $(KIT)/levserve.tar.gz
 	@du -sh $(KIT)
 
 image: ## Build the container image (needs Docker); ACCELERATOR=cuda12, cuda13 or tpu; TARGET=prewarm with Levanter

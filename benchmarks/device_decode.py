@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ import numpy as np
 
 from benchmarks.machine import describe_machine
 from service.compile.aot import compile_programs
+from service.device.memory import ACCELERATOR_FRACTION, usable_memory_bytes
 from service.device.mesh import DeviceMesh
 from service.engine.runner import Runner
 from service.engine.shapes import Bucket, EngineShapes
@@ -36,9 +38,11 @@ from service.kernels.products.linear import choose_products
 from service.kernels.products.quantized import choose_fp8_products
 from service.models.decoder import Decoder
 from service.models.description import DecoderConfig
-from service.models.quantization import Quantization
+from service.models.quantization import Quantization, kept_storage
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
+from service.models.weight_spec import INT4, device_bytes
+from service.settings.compiler import size_gpu_pool
 
 # Source: config.json of meta-llama/Llama-3.1-8B.
 LLAMA_8B = {
@@ -62,6 +66,10 @@ TINY = LLAMA_8B | {
     "num_key_value_heads": 2,
     "vocab_size": 256,
 }
+# As AutoAWQ writes it.
+AWQ = {
+    "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+}
 PAGE_SIZE = 16
 ROUNDS = 5  # rounds; the median is reported
 COPY_BYTES = 2**31
@@ -72,8 +80,12 @@ TINY_COPY_BYTES = 2**24
 def main(arguments: list[str]) -> None:
     """Measure every batch size and print the results as JSON."""
     options = _parse(arguments)
+    size_gpu_pool(ACCELERATOR_FRACTION)
     device = jax.devices()[0]
-    config = read_config("benchmark", TINY if options.tiny else LLAMA_8B)
+    four_bits = AWQ if options.quantization is Quantization.INT4 else {}
+    config = read_config("benchmark", (TINY if options.tiny else LLAMA_8B) | four_bits)
+    storage = kept_storage(config.layer_storage, options.quantization, device.platform)
+    config = replace(config, layer_storage=storage)
     dtype = np.dtype(jnp.bfloat16)
     kv_dtype = np.dtype(jnp.dtype(options.kv_dtype))
     choice = choose_kernel(device, HeadShape(config.heads.num_kv_heads, config.heads.head_dim, dtype, kv_dtype))
@@ -94,6 +106,7 @@ def main(arguments: list[str]) -> None:
         "context": options.context,
         "page_size": options.page_size,
         "copy_gb_per_s": round(bytes_per_s / 1e9, 1),
+        "longest": options.longest,
         "batches": batches,
     }
     text = json.dumps(report, indent=2)
@@ -107,6 +120,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="use a tiny model, to test the benchmark itself")
     parser.add_argument("--batches", default="1,32", help="sequences per step")
     parser.add_argument("--context", type=int, default=1024, help="cached positions per sequence")
+    parser.add_argument(
+        "--longest", type=int, help="cached positions of the first sequence; those of the others if unset"
+    )
     parser.add_argument("--steps", type=int, default=32, help="decode steps per round")
     parser.add_argument("--mixed", action="store_true", help="cache an eighth to all of --context, by sequence")
     parser.add_argument(
@@ -132,12 +148,14 @@ def _measure(
 ) -> dict[str, Any]:
     """Return the figures of one batch size."""
     mesh = DeviceMesh((jax.devices()[0],))
-    num_pages = -(-(options.context + options.steps) // options.page_size)
+    cached = np.linspace(options.context // 8 if options.mixed else options.context, options.context, batch).astype(int)
+    cached[0] = options.longest or cached[0]
+    held = -(-(cached + options.steps) // options.page_size)  # pages of each sequence
     shapes = EngineShapes(
         num_slots=batch,
-        num_pages=batch * num_pages,
+        num_pages=int(held.sum()),
         page_size=options.page_size,
-        max_model_len=num_pages * options.page_size,
+        max_model_len=int(held.max()) * options.page_size,
         max_prefill_tokens=64,
         has_sampling_variants=not mesh.is_host,
         has_whole_steps=mesh.prefers_whole_steps and not options.in_parts,
@@ -145,6 +163,11 @@ def _measure(
     kv_dtype = np.dtype(jnp.dtype(options.kv_dtype))
     products, fp8 = choose_products(mesh, dtype), choose_fp8_products(mesh)
     model = Decoder(config, dtype, choice.kernel(), products, options.quantization, mesh, kv_dtype, fp8)
+    weights_bytes = sum(device_bytes(spec.shape, spec.dtype) for spec in model.weight_specs())
+    page_bytes = config.kv_bytes_per_token(lambda of: of.num_kv_heads * vector_bytes(of.head_dim, kv_dtype))
+    needed_bytes = weights_bytes + shapes.num_pages * shapes.page_size * page_bytes
+    if needed_bytes > usable_memory_bytes(mesh.devices):
+        return {"batch": batch, "needed_gb": round(needed_bytes / 1e9, 2)}
     weights = random_weights(model)
     bucket = Bucket(batch, 0)
     programs = engine_programs(model, shapes, weight_shapes(model.weight_specs(), mesh))
@@ -157,8 +180,7 @@ def _measure(
     compiled = compile_programs([program for program in programs if program.name in needed], num_threads=2)
     executables = {name: program.executable for name, program in compiled.items()}
     runner = Runner(shapes, model.layer_groups, weights, executables)
-    cached = np.linspace(options.context // 8 if options.mixed else options.context, options.context, batch).astype(int)
-    inputs = [_inputs(shapes, bucket, cached + step) for step in range(options.steps)]
+    inputs = [_inputs(shapes, bucket, cached + step, held) for step in range(options.steps)]
 
     def run_round() -> float:
         started = time.perf_counter()
@@ -173,9 +195,13 @@ def _measure(
     if options.profile:
         with jax.profiler.trace(options.profile):
             run_round()
-    weight_bytes = sum(array.nbytes for name, array in weights.items() if name != "embed" or config.has_tied_embeddings)
+    weight_bytes = sum(
+        device_bytes(spec.shape, spec.dtype)
+        for spec in model.weight_specs()
+        if spec.name != "embed" or config.has_tied_embeddings
+    )
     num_read = int(cached.sum()) + batch * (options.steps // 2)  # cached positions, in a step
-    kv_bytes = config.kv_bytes_per_token(lambda of: of.num_kv_heads * vector_bytes(of.head_dim, kv_dtype)) * num_read
+    kv_bytes = page_bytes * num_read
     return {
         "batch": batch,
         "ms_per_step": round(step_s * 1e3, 3),
@@ -195,6 +221,8 @@ def random_weights(model: Decoder) -> Mapping[str, jax.Array]:
 
     @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
     def random_weight(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+        if dtype == INT4:
+            return jax.random.randint(key, shape, -8, 8, np.int8).astype(jnp.int4)
         if dtype == np.int8:
             return jax.random.randint(key, shape, -127, 128, dtype)
         return (jax.random.normal(key, shape, jnp.bfloat16) * 0.02).astype(dtype)
@@ -204,13 +232,13 @@ def random_weights(model: Decoder) -> Mapping[str, jax.Array]:
     return {spec.name: random_weight(key, spec.shape, spec.dtype) for key, spec in zip(keys, specs, strict=True)}
 
 
-def _inputs(shapes: EngineShapes, bucket: Bucket, positions: np.ndarray) -> StepInputs:
+def _inputs(shapes: EngineShapes, bucket: Bucket, positions: np.ndarray, held: np.ndarray) -> StepInputs:
     """Return the inputs of a decode step with a sequence in every slot, at its position, with shuffled pages."""
-    num_slots = shapes.num_slots
     inputs = empty_step(bucket, shapes)
-    pages = np.random.RandomState(0).permutation(shapes.num_pages).reshape(num_slots, -1)
+    pages = np.random.RandomState(0).permutation(shapes.num_pages)
     inputs.starts[:], inputs.num_tokens[:], inputs.sampled[:] = positions, 1, positions + 1
-    inputs.page_table[:, : pages.shape[1]] = pages
+    for row, own in zip(inputs.page_table, np.split(pages, np.cumsum(held)[:-1]), strict=True):
+        row[: len(own)] = own
     return inputs
 
 

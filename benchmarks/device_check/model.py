@@ -16,9 +16,10 @@ from safetensors.numpy import save_file
 
 from benchmarks.checkpoint import LLAMA_1B, LLAMA_8B, TINY, Geometry, make_checkpoint
 from benchmarks.device_check.report import write_part
-from service.device.memory import usable_memory_bytes
+from service.device.memory import ACCELERATOR_FRACTION, usable_memory_bytes
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
+from service.settings.compiler import size_gpu_pool
 
 FOLDER = "model"
 SMALLEST_OF_8B = 18e9  # bytes that a device must have for the weights and some cache
@@ -28,6 +29,7 @@ TENSORS_OF_FILE = 64
 def main(out: Path, *, is_tiny: bool) -> None:
     """Write the largest of the models that the device can serve."""
     began_s = time.perf_counter()
+    size_gpu_pool(ACCELERATOR_FRACTION)
     is_large = usable_memory_bytes(jax.devices()[:1]) >= SMALLEST_OF_8B and jax.devices()[0].platform != "cpu"
     name, geometry = ("tiny", TINY) if is_tiny else ("8B", LLAMA_8B) if is_large else ("1B", LLAMA_1B)
     folder = make_checkpoint(out / FOLDER, geometry, write_bfloat16)

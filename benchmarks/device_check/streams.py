@@ -1,6 +1,7 @@
 """Streams of the service against its bare decode steps: 1, 16 and 64 at once, greedy and of the likeliest tokens."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from benchmarks.device_check.report import Row, write_part
 from benchmarks.device_check.starts import settings_of
 from benchmarks.load import Call
 from benchmarks.workload import Outcome
+from service.device.memory import ACCELERATOR_FRACTION
 
 SAMPLINGS = {"greedy": {"temperature": 0}, "top-p 0.9": {"temperature": 1, "top_p": 0.9}}
 STREAMS, PROMPT_TOKENS, OUTPUT_TOKENS = (1, 16, 64), 960, 128
@@ -37,9 +39,24 @@ def main(out: Path, *, is_tiny: bool) -> None:
                 outcome = outcome_of(*server.send(calls), output_tokens)
                 bare = None if is_tiny or name != "greedy" else _bare_tokens_per_s(out, number)
                 rows.append(_row(f"streams: {number}, {name}", outcome, bare, is_bounded=number == STREAMS[-1]))
+                write_part(out, "streams", rows)
+        rows += _memory_beside_pool()
     finally:
         server.close()
     write_part(out, "streams", rows)
+
+
+def _memory_beside_pool() -> list[Row]:
+    """Return what the driver says of a GPU's memory while the service holds it; nothing without such a driver."""
+    command = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    used_mib, total_mib = map(int, answer.splitlines()[0].split(","))
+    pool_mib = total_mib * ACCELERATOR_FRACTION
+    figures = {"GiB in use": round(used_mib / 1024, 2), "beside the pool": round((used_mib - pool_mib) / 1024, 2)}
+    return [{"check": "memory of the device", "passed": True, **figures}]
 
 
 def _row(check: str, outcome: Outcome, bare: float | None, *, is_bounded: bool) -> Row:

@@ -77,14 +77,16 @@ def test_the_weights_of_groups_without_rows_are_not_read():
 
 
 @pytest.mark.parametrize(
-    "kind", ["int8", *(pytest.param(kind, marks=pytest.mark.grid) for kind in ("float32", "float8_e4m3fn"))]
+    "kind", ["int8", *(pytest.param(kind, marks=pytest.mark.grid) for kind in ("float32", "bfloat16", "float8_e4m3fn"))]
 )
 def test_a_gpu_multiplies_each_row_by_the_weight_of_its_group(kind):
     x, weight, _ = drawn(kind)
     values = weight.values if isinstance(weight, QuantizedWeight) else weight
     flat = values.reshape(6, -1, values.shape[-1])
+    x = np.asarray(jnp.asarray(x, "bfloat16" if kind == "bfloat16" else x.dtype).astype(jnp.float32))
     for sizes in SIZES:
-        made = grouped_on_gpu(jnp.asarray(x[: sum(sizes)]), flat, jnp.array(sizes, jnp.int32), interpret=True)
+        rows = jnp.asarray(x[: sum(sizes)], "bfloat16" if kind == "bfloat16" else x.dtype)
+        made = grouped_on_gpu(rows, flat, jnp.array(sizes, jnp.int32), interpret=True)
         wide = np.asarray(flat.astype(jnp.float32))[:, None]
         np.testing.assert_allclose(made[:, None], expected(x[: sum(sizes)], wide, sizes), atol=1e-3)
 

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from service.device.mesh import DeviceMesh
 from service.device.native.library import native_code
 from service.kernels.attention import Scoring
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.native_pages import NativePagedAttention
 from service.kernels.paging import Paging
 from service.kernels.reference import PagedReference
+from service.kernels.sharded import ShardedAttention
 from tests.kernels.emulated import BFLOAT16, FP8, INT8, RAGGED, TRITON
 from tests.tolerances import SAME_ATTENTION_ATOL, SAME_ATTENTION_BFLOAT16_ATOL, SAME_ATTENTION_FLOAT16_ATOL
 
@@ -159,6 +161,21 @@ CASES = {
         steps=((40, 600, 0, 1), (1, 1, 0, 1)),
     ),
 }
+TWO_DEVICES = DeviceMesh(tuple(jax.devices()[:2]))
+SPLIT = {"page_size": 64, "num_pages": 5, "steps": ((300, 2, 0, 1), (1, 1, 0, 1))}
+CASES |= {
+    "triton, int8 cache, split, bfloat16": Case(
+        TRITON, kv_dtype="int8", group=2, num_kv_heads=1, dtype="bfloat16", **SPLIT
+    ),
+    "triton on two devices, window": Case(
+        ShardedAttention(TRITON, TWO_DEVICES), group=2, options={"sliding_window": 5}
+    ),
+    "triton on two devices, sinks": Case(ShardedAttention(TRITON, TWO_DEVICES), group=2, has_sinks=True),
+    "ragged on two devices": Case(ShardedAttention(RAGGED, TWO_DEVICES), num_kv_heads=4, group=2, head_dim=128),
+    "int8 on two devices of a TPU": Case(
+        ShardedAttention(INT8, TWO_DEVICES), kv_dtype="int8", num_kv_heads=4, group=2, head_dim=128, **ON_TPU
+    ),
+}
 # Emulated, many blocks take their time.
 LARGEST = (
     "triton, groups of 4, wide heads, long",
@@ -252,6 +269,37 @@ def test_a_kernel_gives_what_the_reference_gives_in_float32_and_sees_nothing_str
         ours.spoil_what_is_not_theirs()
         for expected, got in zip(theirs.run(counts), ours.run(counts), strict=True):
             np.testing.assert_allclose(got, expected, atol=TOLERANCES[case.dtype], rtol=0)
+
+
+WRITERS = (
+    "triton, groups of 3, sinks, window",
+    "triton, int8 cache, split, soft cap",
+    "triton, fp8 cache, dimensions to pad",
+    "triton on two devices, window",
+    "ragged, heads to pad",
+    "int8 on a TPU, heads and dimensions to pad, soft cap",
+    "bfloat16 on a TPU, heads of 512, as Gemma 4",
+)
+
+
+@pytest.mark.parametrize("name", [WRITERS[0], *(pytest.param(name, marks=pytest.mark.grid) for name in WRITERS[1:])])
+def test_a_step_changes_only_what_it_writes(name):
+    case = CASES[name]
+    steps = Steps(case, case.kernel, case.dtype)
+    for counts in case.steps:
+        before, starts = jax.tree.map(np.asarray, steps.cache), steps.lengths
+        steps.run(counts)
+        is_written = np.zeros((case.layout.num_pages, case.page_size), bool)
+        for seq, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            page, offset = np.divmod(np.arange(start, start + count), case.page_size)
+            is_written[steps.table[seq, page], offset] = True
+
+        def check(old: np.ndarray, new: jax.Array, is_written: np.ndarray = is_written) -> None:
+            axis = old.shape.index(case.page_size, 1)
+            kept_before, kept = (np.moveaxis(np.asarray(leaf), axis, 1)[~is_written] for leaf in (old, new))
+            np.testing.assert_array_equal(kept.view(np.uint8), kept_before.view(np.uint8))
+
+        jax.tree.map(check, before, steps.cache)
 
 
 READ_ONLY = {
