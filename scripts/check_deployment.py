@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from scripts import check_scan, check_settings, check_terraform
+from scripts.check_chart import check_chart
 from scripts.platform_rules.check import idle_rules, violations
 from scripts.platform_rules.commands import facts_of_build, facts_of_command, facts_of_dockerfile
 from scripts.platform_rules.plans import facts_of_plan
@@ -55,6 +56,7 @@ def main() -> int:
         is_scan_clean,
         check_platform_rules(plans),
         check_environments(plans),
+        check_chart(plans),
         check_dockerfile(),
         *(check_schema(build, "cloudbuild") for build in (CLOUD_BUILD, BUNDLE_BUILD)),
         *(check_schema(workflow, "github-workflows") for workflow in WORKFLOWS),

@@ -36,7 +36,8 @@ resource "kubernetes_deployment_v1" "main" {
 
     template {
       metadata {
-        labels = local.pod_labels
+        # Pickers read the kind of engine, whose series METRICS_COMPAT=vllm exports.
+        labels = merge(local.pod_labels, { "llm-d.ai/engine-type" = "vllm" })
       }
 
       spec {

@@ -112,6 +112,10 @@ class Batch:
         """How many requests these processes have answered, also those that were killed."""
         return sum(count.stat().st_size for count in self.counts[begin:end] if count.exists())
 
+    def seconds(self, begin=0):
+        """The processor time of these processes without their starts."""
+        return sum(float(count.with_suffix(".seconds").read_text()) for count in self.counts[begin:])
+
 
 def answers_of(target):
     """The answers without what differs between two runs: ids and times."""
@@ -196,3 +200,15 @@ def test_a_batch_between_buckets_becomes_one_file(gcs_bucket, tmp_path, cold_sta
     ]  # fmt: skip
     rows = [json.loads(row) for row in store.read("answers.jsonl").splitlines()]
     assert [row["custom_id"] for row in rows] == [str(i) for i in range(300)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_shards_take_about_the_processor_time_of_one_process(tmp_path, cold_start):
+    batch = Batch(tmp_path, NUM_LINES)
+    assert end_of(batch.start(tmp_path / "one")) == [0]
+    alone_s = batch.seconds()
+    assert end_of(*(batch.shard(tmp_path / "two", i, 2) for i in range(2))) == [0, 0]
+    ratio = batch.seconds(1) / alone_s
+    print(f"2 shards / 1 process: {ratio:.2f} of {alone_s:.1f} s")
+    assert ratio <= 1.25
