@@ -1,7 +1,7 @@
 """POST /v1/audio/transcriptions and /v1/audio/translations."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -11,13 +11,12 @@ from pydantic_core import to_json
 from service.api.answers.audio import TranscriptionEvent, TranscriptionObject, VerboseTranscription
 from service.api.dependencies import OpenCall
 from service.api.hearing.answers import SUBTITLES, TEXT, events, json_document, verbose_document, written
-from service.api.hearing.transcript import Transcript, activity_of, hear, options_of
+from service.api.hearing.transcript import Transcript, Transcription, activity_of, options_of
 from service.api.http.call import Call
 from service.api.http.form import MEDIA_TYPE, form_body
 from service.api.http.sse import EventStream
 from service.api.openapi.responses import EVENTS, GENERATION_ERRORS, Responses, properties, reference, statuses
 from service.api.schema.audio import AudioRequest
-from service.api.served import ServedSpeechModel
 from service.errors import UnsupportedParameter
 from service.media.samples import SAMPLE_BYTES, SAMPLING_RATE
 
@@ -89,7 +88,7 @@ async def _answer(call: Call, body: AudioRequest, content: bytes, *, is_translat
     )
     call.log_fields["audio_s"] = round(len(sound.samples) / SAMPLING_RATE, 3)
     call.hold_bytes(len(sound.samples) * SAMPLE_BYTES)
-    transcripts = _counted(call, model, hear(call, model, body, sound, options))
+    transcripts = Transcription(call, model, body, options, sound).transcripts()
     if body.stream:
         num_prompt_tokens = len(options.prompt_ids) + len(options.hotword_ids)
         with_segments = body.response_format == "verbose_json"
@@ -104,27 +103,6 @@ async def _answer(call: Call, body: AudioRequest, content: bytes, *, is_translat
         case response_format:
             media_type = SUBTITLES.get(response_format, TEXT)
             return PlainTextResponse(written(transcript, response_format), media_type=media_type)
-
-
-async def _counted(
-    call: Call, model: ServedSpeechModel, transcripts: AsyncGenerator[Transcript]
-) -> AsyncGenerator[Transcript]:
-    """Yield the transcripts of a recording, and count what it took, also if it is not decoded to its end."""
-    series, transcript = call.api.metrics.of_model(model.name), None
-    async with aclosing(transcripts) as found:
-        try:
-            async for transcript in found:
-                yield transcript
-        finally:
-            if transcript is not None:
-                series.audio_seconds.inc(transcript.duration_s)
-                series.audio_windows.inc(transcript.num_windows)
-                series.audio_fallbacks.inc(transcript.num_decodings - transcript.num_windows)
-                call.log_fields |= {
-                    "windows": transcript.num_windows,
-                    "decodings": transcript.num_decodings,
-                    "completion_tokens": transcript.num_tokens,
-                }
 
 
 async def _last(transcripts: AsyncIterator[Transcript]) -> Transcript:

@@ -144,50 +144,117 @@ def _ids(text: str | None, model: SpeechModel, param: str) -> list[int]:
     return ids
 
 
-async def hear(
-    call: Call, model: ServedSpeechModel, body: AudioRequest, sound: Sound, options: TranscribeOptions
-) -> AsyncGenerator[Transcript]:
-    """Yield the transcript after each window, in order; it is one object that grows.
+class Transcription:
+    """The transcription of one recording for one request."""
 
-    Raises:
-        Overloaded, Draining, EngineStopped: the engine does not accept a window now.
-        EngineError: the engine failed.
-    """
-    speech = model.speech
-    transcript = Transcript(len(sound.samples) / SAMPLING_RATE, has_late_ends=body.whisper_compatible)
-    joined = JoinedSpeech(sound.samples, sound.speech) if body.vad_filter and sound.speech is not None else None
-    samples = sound.samples if joined is None else joined.samples
-    recording = Recording(samples, num_mels=speech.num_mels, window_frames=speech.window_frames)
-    parts = [Window(0, recording.num_frames)]
-    if body.chunking_strategy is not None and sound.speech is not None:
-        parts = _parts(sound.speech, speech.window_frames, recording.num_frames)
-    async with model.listen(recording, _terms(call, body)) as decoder:
-        if options.language is None and speech.tokens.is_multilingual:
-            first = parts[0] if parts else Window(0, 0)
-            options = replace(options, language=await decoder.detect_language(first_window(speech, first)))
-        transcript.language = options.language or ENGLISH
-        async with aclosing(_heard(decoder, speech, options, parts)) as found:
-            async for heard in found:
-                transcript.add(heard if joined is None else _restored(heard, joined.original_s))
+    def __init__(
+        self, call: Call, model: ServedSpeechModel, body: AudioRequest, options: TranscribeOptions, sound: Sound
+    ) -> None:
+        """Begin nothing yet.
+
+        Args:
+            call: the HTTP request.
+            model: what transcribes.
+            body: its form.
+            options: as `options_of` returns them.
+            sound: the recording.
+        """
+        self._call, self._model, self._body, self._options = call, model, body, options
+        self._seconds = len(sound.samples) / SAMPLING_RATE
+        cuts = body.vad_filter and sound.speech is not None
+        self._joined = JoinedSpeech(sound.samples, sound.speech) if cuts and sound.speech is not None else None
+        samples = sound.samples if self._joined is None else self._joined.samples
+        speech = model.speech
+        self._recording = Recording(samples, num_mels=speech.num_mels, window_frames=speech.window_frames)
+        self._parts = [Window(0, self._recording.num_frames)]
+        if body.chunking_strategy is not None and sound.speech is not None:
+            self._parts = _parts(sound.speech, speech.window_frames, self._recording.num_frames)
+
+    async def transcripts(self) -> AsyncGenerator[Transcript]:
+        """Yield the transcript after each window, in order; it is one object that grows.
+
+        What it took is counted, also if it is not read to its end.
+
+        Raises:
+            Overloaded, Draining, EngineStopped: the engine does not accept a window now.
+            EngineError: the engine failed.
+        """
+        transcript = Transcript(self._seconds, has_late_ends=self._body.whisper_compatible)
+        is_silent = False
+        try:
+            async with self._model.listen(self._recording, self._terms()) as decoder:
+                options = await self._in_language(decoder)
+                transcript.language = options.language or ENGLISH
+                async with aclosing(self._heard(decoder, options)) as found:
+                    async for heard in found:
+                        transcript.add(heard if self._joined is None else _restored(heard, self._joined.original_s))
+                        yield transcript
+            if not transcript.num_windows:
+                is_silent = True
                 yield transcript
-    if not transcript.num_windows:
-        yield transcript
+        finally:
+            if transcript.num_windows or is_silent:
+                self._count(transcript)
 
+    async def _in_language(self, decoder: WindowDecoder) -> TranscribeOptions:
+        """Return the options with the language, detected in the first window if the request states none."""
+        speech, options = self._model.speech, self._options
+        if options.language is not None or not speech.tokens.is_multilingual:
+            return options
+        first = self._parts[0] if self._parts else Window(0, 0)
+        return replace(options, language=await decoder.detect_language(first_window(speech, first)))
 
-def _terms(call: Call, body: AudioRequest) -> WindowTerms:
-    def wait(num_tokens: int, clock: Clock) -> QueueDeadline | None:
-        call.clocks.append(clock)
-        return call.wait_in_queue(num_tokens)
+    async def _heard(self, decoder: WindowDecoder, options: TranscribeOptions) -> AsyncGenerator[Heard]:
+        """Yield the segments of parts that are decoded a few at a time, in order."""
+        speech = self._model.speech
+        if len(self._parts) == 1:
+            async for heard in transcribe(decoder, speech, options, clip=self._parts[0]):
+                yield heard
+            return
+        at_once = asyncio.Semaphore(PARTS_AT_ONCE)
 
-    return WindowTerms(
-        request_id=call.id,
-        seed=secrets.randbits(63) if body.seed is None else body.seed,
-        priority=BACKGROUND_PRIORITY if call.is_background else 0,
-        flow=call.key.name,
-        weight=call.key.weight,
-        cache_salt=call.cache_salt,
-        wait=wait,
-    )
+        async def collect(part: Window) -> list[Heard]:
+            async with at_once:
+                return [heard async for heard in transcribe(decoder, speech, options, clip=part)]
+
+        tasks = [asyncio.create_task(collect(part)) for part in self._parts]
+        try:
+            for task in tasks:
+                for heard in await task:
+                    yield heard
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _terms(self) -> WindowTerms:
+        call = self._call
+
+        def wait(num_tokens: int, clock: Clock) -> QueueDeadline | None:
+            call.clocks.append(clock)
+            return call.wait_in_queue(num_tokens)
+
+        return WindowTerms(
+            request_id=call.id,
+            seed=secrets.randbits(63) if self._body.seed is None else self._body.seed,
+            priority=BACKGROUND_PRIORITY if call.is_background else 0,
+            flow=call.key.name,
+            weight=call.key.weight,
+            cache_salt=call.cache_salt,
+            wait=wait,
+        )
+
+    def _count(self, transcript: Transcript) -> None:
+        """Count what a transcript took."""
+        series = self._call.api.metrics.of_model(self._model.name)
+        series.audio_seconds.inc(transcript.duration_s)
+        series.audio_windows.inc(transcript.num_windows)
+        series.audio_fallbacks.inc(transcript.num_decodings - transcript.num_windows)
+        self._call.log_fields |= {
+            "windows": transcript.num_windows,
+            "decodings": transcript.num_decodings,
+            "completion_tokens": transcript.num_tokens,
+        }
 
 
 def _parts(speech: Sequence[SampleSpan], window_frames: int, num_frames: int) -> list[Window]:
@@ -198,31 +265,6 @@ def _parts(speech: Sequence[SampleSpan], window_frames: int, num_frames: int) ->
         if end > begin:
             parts.append(Window(begin, end - begin))
     return parts
-
-
-async def _heard(
-    decoder: WindowDecoder, model: SpeechModel, options: TranscribeOptions, parts: Sequence[Window]
-) -> AsyncGenerator[Heard]:
-    """Yield the segments of parts that are decoded a few at a time, in order."""
-    if len(parts) == 1:
-        async for heard in transcribe(decoder, model, options, clip=parts[0]):
-            yield heard
-        return
-    at_once = asyncio.Semaphore(PARTS_AT_ONCE)
-
-    async def collect(part: Window) -> list[Heard]:
-        async with at_once:
-            return [heard async for heard in transcribe(decoder, model, options, clip=part)]
-
-    tasks = [asyncio.create_task(collect(part)) for part in parts]
-    try:
-        for task in tasks:
-            for heard in await task:
-                yield heard
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _restored(heard: Heard, original_s: Callable[..., float]) -> Heard:
