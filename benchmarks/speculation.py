@@ -55,6 +55,10 @@ class Imposed:
         """Return the rule at the same token."""
         return copy(self)
 
+    def forced_tokens(self) -> list[int]:
+        """Return none, though all are."""
+        return []
+
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Allow the next token of the text."""
         mask = pack_token_mask([self._token_ids[self._place]])
@@ -240,7 +244,7 @@ def main() -> None:
     start.wait_until_ready()
     running: Any = loaded.running
     running.thread.stop()
-    bench = Bench(running._runner, geometry.vocab_size, options.runs)
+    bench = Bench(running._runners[0], geometry.vocab_size, options.runs)
     results = begun("benchmarks.speculation") | {"tasks": measure(bench, set(options.only.split(",")), options.slots)}
     print(json.dumps(results))
 

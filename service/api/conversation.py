@@ -197,6 +197,7 @@ class Options:
     skip_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] = "left"
+    prediction: str | None = None  # text that the answer is expected to have
 
     def check_token_ids(self, vocab_size: int) -> None:
         """Check every token id of the request against the model's vocabulary.

@@ -143,6 +143,7 @@ class ServedModel(Served):
     base: str | None = None  # the name of the model that the adapter updates
     number_formats: Mapping[str, str]  # of activations, weights and cache: `dtype`, `quantization`, `kv_dtype`
     vision: Vision | None = None  # None: it reads only text
+    num_drafts: int = 0  # the most tokens that are drafted for an answer in a step
     keeps_states: bool = False  # of recurrent layers
 
     @cached_property

@@ -19,6 +19,10 @@ class Constraint(Protocol):
         """Return the same rule at the same token, which advances by itself: by tokens that may not come."""
         ...
 
+    def forced_tokens(self) -> list[int]:
+        """Return tokens that are all but certain to come next, because the rule leaves no other text; often none."""
+        ...
+
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next: one bit per token, the lowest bit of a word first.
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -133,6 +133,7 @@ class Request:
     media: tuple[PlacedMedium, ...] = ()  # of a model that takes rows for tokens, in the order of positions
     adapter: Adapter | None = None  # of an engine with slots for them
     constraint: Constraint | None = None  # only of this request: it advances with the request's tokens
+    prediction: tuple[int, ...] = ()  # tokens that the client expects in the answer, in their order
     queue_deadline: QueueDeadline | None = None  # None waits for as long as it takes
 
     @property
@@ -174,6 +175,7 @@ class TokenEvent:
     attention: Float[np.ndarray, "head prompt_token position"] | None = (
         None  # of the prompt's tokens, on the first event
     )
+    num_predicted: tuple[int, int] = (0, 0)  # tokens of the request's prediction that were drafted: accepted, rejected
 
 
 class TokenStream:
@@ -269,4 +271,10 @@ def _joined(events: list[TokenEvent]) -> TokenEvent:
         stop=events[-1].stop,
         probe=events[0].probe,
         attention=events[0].attention,
+        num_predicted=_summed(event.num_predicted for event in events),
     )
+
+
+def _summed(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    first, second = zip(*pairs, strict=True)
+    return sum(first), sum(second)

@@ -303,7 +303,7 @@ class Settings(BaseModel):
         default="off",
         description="Several tokens a step: tokens that are foreseen are drafted, and verified all at once, with the "
         "same answers. `auto`: where it is faster, by how often drafts of the text were right and by what steps take, "
-        "measured as they run. `ngram`: wherever the latest tokens occurred before. `off`: never. See "
+        "measured as they run. `ngram`: wherever any are known. `off`: never. See "
         "docs/guides/speculation.md.",
     )
     page_size: int | None = Field(

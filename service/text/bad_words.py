@@ -62,6 +62,10 @@ class BadWordsMatcher:
         """Return a matcher of the same text, which advances by itself."""
         return copy(self)
 
+    def forced_tokens(self) -> list[int]:
+        """Return none: there is always a choice."""
+        return []
+
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next: bit `t % 32` of word `t // 32` for token `t`."""
         words.fill(np.iinfo(words.dtype).max)

@@ -80,6 +80,11 @@ class ScriptedStream:
                 continue
             if isinstance(step, Exception):
                 raise step
+            if isinstance(step, TokenEvent):
+                yield step
+                if step.finish_reason is not None:
+                    return
+                continue
             if isinstance(step, FinishReason):
                 yield self._with_logprobs(TokenEvent((), step))
                 return
@@ -111,7 +116,7 @@ class ScriptedStream:
 
 
 class ScriptedEngine:
-    """Every request gets the same script: token ids, a finish reason or stop token, an exception, a Wait, or STALL."""
+    """Every request gets the same script: token ids, events, finish reason or stop token, exception, Wait, or STALL."""
 
     def __init__(self, script):
         self.script = script

@@ -34,6 +34,9 @@ class Remainders:
         copied.accepted = list(self.accepted)
         return copied
 
+    def forced_tokens(self):
+        return []
+
     @property
     def is_free(self):
         return len(self.allowed(self.accepted)) == VOCAB

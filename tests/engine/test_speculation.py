@@ -9,6 +9,7 @@ import pytest
 from service.compile.aot import compile_programs
 from service.engine.request import FinishReason, Request, Sampling
 from service.engine.runner import Runner
+from service.engine.schedule.proposers import ForcedProposer, PredictionProposer
 from service.engine.schedule.speculation import Speculation
 from service.engine.shapes import EngineShapes
 from service.engine.steps.programs import engine_programs
@@ -202,3 +203,56 @@ def test_an_abort_between_draft_and_verification_leaves_every_page_free(start, s
 
     asyncio.run(asyncio.wait_for(main(), 60))
     assert engine.num_open == 0
+
+
+def predicted(events):
+    return tuple(map(sum, zip(*(event.num_predicted for event in events), strict=True)))
+
+
+@pytest.mark.parametrize("change", [None, "first", "middle", "shorter", "longer", "other", "one token"])
+def test_a_prediction_changes_no_answer_and_is_counted(start, shapes, change):
+    request = Request("a", (1, 2, 3), 40, Sampling(temperature=1.0, seed=2))
+    [plain] = run(start(), request)
+    text = tokens_of(plain)
+    prediction = {
+        "first": [9, *text[1:]],
+        "middle": [*text[:15], 7, 7, 7, *text[18:]],
+        "shorter": text[:12],
+        "longer": [*text[:5], 8, 8, 8, 8, *text[5:]],
+        "other": [3, 1, 4, 1, 5] * 8,
+        "one token": [text[4]] * 100_000,
+        None: text,
+    }[change]
+    speculation = Speculation(shapes, [PredictionProposer()], is_adaptive=False)
+    [events] = run(start(speculation), replace(request, prediction=tuple(prediction)))
+    assert outcome(events) == outcome(plain)
+    accepted, rejected = predicted(events)
+    assert (accepted, accepted + rejected) == (speculation.num_accepted_tokens, speculation.num_draft_tokens)
+    if change in (None, "middle", "longer", "first"):
+        assert accepted > 20
+    assert rejected == 0 or change not in (None, "shorter")
+
+
+class Forcing(Rule):
+    """A rule of which some tokens are forced."""
+
+    def allowed(self, output):
+        return {(sum(output) * 7) % VOCAB} if len(output) % 6 else super().allowed(output)
+
+    def forced_tokens(self):
+        output = list(self.accepted)
+        while len(output) % 6:
+            output += self.allowed(output)
+        return output[len(self.accepted) :]
+
+
+def test_forced_tokens_take_a_step_a_run(start, shapes):
+    request = Request("a", (1, 2, 3), 36, Sampling(temperature=1.0, seed=2), constraint=Forcing())
+    [plain] = run(start(), request)
+    speculation = Speculation(shapes, [ForcedProposer()], is_adaptive=False)
+    [events] = run(start(speculation), replace(request, constraint=Forcing()))
+    assert outcome(events) == outcome(plain)
+    assert len(tokens_of(events)) == 36
+    assert speculation.num_accepted_tokens == speculation.num_draft_tokens
+    # A step for each run of five forced tokens and the one that is chosen after them, and for a row that cuts one.
+    assert 36 - speculation.num_accepted_tokens <= 15

@@ -22,6 +22,10 @@ class CompletionTokensDetails(TypedDict):
 
     reasoning_tokens: int
     """Tokens of the thinking, its tags included; 0 for models that write none between tags."""
+    accepted_prediction_tokens: int = 0
+    """Tokens of `prediction` that were drafted and are in the answers; of a request with one."""
+    rejected_prediction_tokens: int = 0
+    """Tokens of `prediction` that were drafted and are not; they count for nothing else."""
 
 
 class Usage(TypedDict):

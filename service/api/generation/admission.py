@@ -36,6 +36,7 @@ def submit(
     more_stop_ids: frozenset[int] = frozenset(),
     shared_len: int = 0,
     media: tuple[PlacedMedium, ...] = (),
+    prediction: tuple[int, ...] = (),
 ) -> TextStreams:
     """Submit the sequences of a request to the engine.
 
@@ -51,6 +52,7 @@ def submit(
         more_stop_ids: tokens that end this kind of answer, besides the model's and the request's own.
         shared_len: leading tokens of the prompts that later requests are likely to have, too.
         media: what takes the places of tokens of the prompt, which is one then.
+        prediction: tokens that are expected in the answers.
 
     Raises:
         PriorityNotAllowed: the request's key may not overtake others.
@@ -85,6 +87,7 @@ def submit(
         num_prompt_logprobs=options.num_prompt_logprobs,
         media=media,
         adapter=model.adapter,
+        prediction=prediction,
     )
     answer_id, random_seed = f"{prefix}{uuid.uuid4().hex}", secrets.randbits(63)
     requests = [

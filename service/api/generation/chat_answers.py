@@ -14,6 +14,8 @@ from service.api.http.call import Call
 from service.api.served import ServedModel
 from service.text.tokenizer import Tokenizer
 
+MOST_CHARS = 16  # of a token of a prediction, by which a longer one is cut before it is encoded
+
 
 class StartedChat(NamedTuple):
     """A chat whose answers are being generated."""
@@ -48,6 +50,7 @@ async def start_chat(call: Call, model: ServedModel, body: Conversational, *, pr
         series.images.inc(len(prompt.images))
         series.image_tokens.inc(sum(placed.num_rows for placed in media))
         call.log_fields["images"] = len(prompt.images)
+    prediction = await _predicted(call, model, options.prediction)
     streams = submit(
         call,
         model,
@@ -59,5 +62,27 @@ async def start_chat(call: Call, model: ServedModel, body: Conversational, *, pr
         default_max_tokens=None,
         shared_len=prompt.shared_len,
         media=media,
+        prediction=prediction,
     )
     return StartedChat(options, prompt.ids, streams, rules, model.tokenizer)
+
+
+async def _predicted(call: Call, model: ServedModel, prediction: str | None) -> tuple[int, ...]:
+    """Return the tokens of a chat's prediction, as many as an answer can have.
+
+    Raises:
+        InvalidParameter: it has a lone surrogate.
+        DeadlineExceeded: the request's time is over.
+    """
+    if prediction is None:
+        return ()
+    if not model.num_drafts:
+        call.ignore(["prediction"])
+        return ()
+    most = model.max_model_len
+    text = prediction[: MOST_CHARS * most]
+
+    def encode() -> tuple[int, ...]:
+        return tuple(model.tokenizer.encode(text, add_special_tokens=False, param="prediction")[:most])
+
+    return await call.run_in_thread(encode)

@@ -74,6 +74,7 @@ class TextStream:
         self._scores_only = rule.scores_only
         self.num_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
+        self.num_predicted = (0, 0)  # tokens of the request's prediction that were accepted, and rejected
         self.finish_reason: FinishReason | None = None
         self._stop = rule.stop
         self._detokenizer = detokenizer_for(model.tokenizer, request.prompt_ids, rule.shown_ids)
@@ -123,6 +124,8 @@ class TextStream:
         parts, num_tokens = ([], 0) if self._scores_only else self._read(event)
         self.num_tokens += num_tokens
         self.num_cached_tokens += event.num_cached_tokens
+        accepted, rejected = self.num_predicted
+        self.num_predicted = (accepted + event.num_predicted[0], rejected + event.num_predicted[1])
         if self.finish_reason is None and event.finish_reason is FinishReason.ABORT:
             raise Draining
         logprobs = event.logprobs[:num_tokens]
@@ -301,7 +304,7 @@ class TextStreams:
                 "cached_tokens": sum(stream.num_cached_tokens for stream in first_of_prompts),
                 **_image_tokens([stream.request for stream in first_of_prompts]),
             },
-            "completion_tokens_details": {"reasoning_tokens": thinking_tokens},
+            "completion_tokens_details": {"reasoning_tokens": thinking_tokens, **_predicted_tokens(self._streams)},
         }
 
     def usage_of_chunk(self, body: GenerationRequest) -> dict[str, Any]:
@@ -322,6 +325,16 @@ def _image_tokens(requests: Sequence[Request]) -> dict[str, int]:
     """Return the tokens of images, for prompts that have some."""
     count = sum(placed.num_rows for request in requests for placed in request.media)
     return {"image_tokens": count} if count else {}
+
+
+def _predicted_tokens(streams: Sequence[TextStream]) -> dict[str, int]:
+    """Return how many drafted tokens of a prediction were accepted and rejected, for requests with one."""
+    if not any(stream.request.prediction for stream in streams):
+        return {}
+    return {
+        "accepted_prediction_tokens": sum(stream.num_predicted[0] for stream in streams),
+        "rejected_prediction_tokens": sum(stream.num_predicted[1] for stream in streams),
+    }
 
 
 async def _pump(index: int, stream: TextStream, arrived: "asyncio.Queue[tuple[int, TextDelta] | Exception]") -> None:

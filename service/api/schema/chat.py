@@ -47,7 +47,6 @@ _HINTS: NeutralValues = {
     "metadata": ({},),
     "mm_processor_kwargs": ({},),
     "moderation": (),
-    "prediction": (),
     "prompt_cache_key": ANY,  # OpenAI routes requests of one key to one machine; here every request finds every prefix
     "prompt_cache_options": (),
     "prompt_cache_retention": ("in_memory", "in-memory"),
@@ -246,6 +245,26 @@ class ToolCall(WireObject):
         return Call(self.id, self.function.name, self.function.arguments)
 
 
+class Prediction(WireObject):
+    """Text that the answer will have for the most part, such as a file that it edits."""
+
+    nested: ClassVar[dict[str, type[WireObject]]] = {"content": ContentPart}
+
+    type: Literal["content"] = "content"
+    """The kind of the object."""
+    content: Annotated[
+        list[ContentPart],
+        Field(fail_fast=True),
+        BeforeValidator(_as_parts, json_schema_input_type=str | list[ContentPart]),
+    ]
+    """The text, whole or in parts."""
+
+    @property
+    def text(self) -> str:
+        """The text of all parts."""
+        return "".join(part.text for part in self.content)
+
+
 class Message(WireObject):
     """One message of a chat."""
 
@@ -347,6 +366,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
         **GenerationRequest.nested,
         "function_call": NamedFunction,
         "messages": Message,
+        "prediction": Prediction,
         "response_format": ResponseFormat,
         "tool_choice": ToolChoice,
         "tools": Tool,
@@ -359,6 +379,8 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     """The older name of `tool_choice`."""
     max_completion_tokens: MaxTokens = None
     """The newer name of `max_tokens`; two limits that differ are refused."""
+    prediction: Prediction | None = None
+    """Text that the answer is expected to have, by which it may come sooner (`SPECULATION`). It changes no answer."""
     response_format: ResponseFormat | None = None
     """Whether the answer is text, a JSON object, or JSON that satisfies a schema."""
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
@@ -422,6 +444,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
             max_tokens_at="max_completion_tokens" if has_newer else "max_tokens",
             num_logprobs=self.top_logprobs if self.logprobs else None,
             num_prompt_logprobs=self.prompt_logprobs,
+            prediction=None if self.prediction is None else self.prediction.text,
         )
 
     def conversation(self, own_thinking: OwnThinking) -> Conversation:
@@ -458,6 +481,10 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
             for name in message.unread_thinking:
                 unread.setdefault(name, f"messages[{index}].{name}")
         self.ignore(unread.values())
+        for number, part in enumerate(() if self.prediction is None else self.prediction.content):
+            if part.type == _IMAGE_TYPE:
+                param = f"prediction.content[{number}]"
+                raise InvalidParameter(f"Invalid '{param}': a prediction has text alone.", param=param)
         if self.response_format is not None:
             self.response_format.check()
             if self.response_format.type != "text" and self.structured_outputs is not None:

@@ -1,9 +1,13 @@
 """Proposers: what may come next in a sequence. They need no weights."""
 
+from dataclasses import dataclass
 from typing import Protocol, override, runtime_checkable
 
 from service.engine.schedule.ngrams import NgramIndex, continued
 from service.engine.schedule.sequence import Sequence
+
+# Tokens of an answer by which its place in a prediction is found again, and how far behind the last known place.
+FEWEST_FOUND, FARTHEST = 3, 512
 
 
 @runtime_checkable
@@ -50,3 +54,84 @@ class NgramProposer(Proposer):
     def forget(self, sequence: Sequence) -> None:
         """See `Proposer`."""
         self._indexes.pop(sequence, None)
+
+
+class ForcedProposer(Proposer):
+    """Proposes the tokens that a sequence's constraint leaves no choice about."""
+
+    first_acceptance = 0.9
+
+    @override
+    def propose(self, sequence: Sequence, limit: int) -> list[int]:
+        """See `Proposer`."""
+        constraint = sequence.request.constraint
+        if constraint is None or sequence.failure is not None or constraint.is_free:
+            return []
+        return constraint.forced_tokens()[:limit]
+
+    @override
+    def forget(self, sequence: Sequence) -> None:
+        """See `Proposer`."""
+
+
+@dataclass(slots=True)
+class Followed:
+    """How far an answer has come in a prediction."""
+
+    token_ids: list[int]
+    index: NgramIndex
+    place: int = 0  # of the token that is expected next
+    num_output: int = 0  # tokens of the answer that were compared
+    is_lost: bool = False  # whether the latest tokens are none of the prediction's
+
+
+class PredictionProposer(Proposer):
+    """Proposes what a client predicts of an answer, from where the answer has come to in it.
+
+    Where the answer differs, it is found again by its latest tokens: a little further on, or else anywhere.
+    """
+
+    first_acceptance = 0.8
+
+    def __init__(self) -> None:
+        self._followed: dict[Sequence, Followed] = {}
+
+    @override
+    def propose(self, sequence: Sequence, limit: int) -> list[int]:
+        """See `Proposer`."""
+        if not sequence.request.prediction:
+            return []
+        followed = self._followed.get(sequence)
+        if followed is None:
+            token_ids = list(sequence.request.prediction)
+            followed = self._followed[sequence] = Followed(token_ids, NgramIndex(token_ids, len(token_ids)))
+            followed.index.extend()
+        self._follow(followed, sequence.output_ids)
+        return [] if followed.is_lost else followed.token_ids[followed.place : followed.place + limit]
+
+    @override
+    def forget(self, sequence: Sequence) -> None:
+        """See `Proposer`."""
+        self._followed.pop(sequence, None)
+
+    def _follow(self, followed: Followed, output: list[int]) -> None:
+        token_ids = followed.token_ids
+        for token_id in output[followed.num_output :]:
+            is_expected = followed.place < len(token_ids) and token_ids[followed.place] == token_id
+            if followed.is_lost or not is_expected:
+                followed.is_lost = True
+                break
+            followed.place += 1
+        followed.num_output = len(output)
+        if not followed.is_lost:
+            return
+        latest, begin = output[-FEWEST_FOUND:], followed.place
+        if len(latest) < FEWEST_FOUND:
+            return
+        for place in range(begin + FEWEST_FOUND, min(begin + FARTHEST, len(token_ids)) + 1):
+            if token_ids[place - FEWEST_FOUND : place] == latest:
+                break
+        else:
+            place = followed.index.find(output)
+        if place is not None:
+            followed.place, followed.is_lost = place, False

@@ -14,6 +14,7 @@ A sequence whose adapter finds no slot lets later ones pass, `MAX_PASSED` times 
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from heapq import heappop, heappush
 
 import numpy as np
@@ -285,6 +286,7 @@ class Scheduler:
         sequence, drafts, events = planned.sequence, planned.drafts, []
         failure, sequence.draft_failure = sequence.draft_failure, None
         sequence.num_drafted = 0
+        is_predicted = self.speculation is not None and self.speculation.is_predicted(sequence)
         for place, (token_id, of_token) in enumerate(zip(token_ids, logprobs, strict=True)):
             if sequence.is_running:
                 sequence.num_computed = planned.start + 1 + place
@@ -295,6 +297,9 @@ class Scheduler:
                 break
         if self.speculation is not None:
             self.speculation.count(len(drafts), len(events) - 1)
+        if is_predicted:
+            num_accepted = len(events) - 1
+            events[0] = replace(events[0], num_predicted=(num_accepted, len(drafts) - num_accepted))
         if sequence.is_running:
             sequence.num_planned = len(sequence.output_ids)
             self._pages.give_back(sequence, sequence.num_computed)

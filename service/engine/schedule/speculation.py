@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-from service.engine.schedule.proposers import NgramProposer, Proposer
+from service.engine.schedule.proposers import ForcedProposer, NgramProposer, PredictionProposer, Proposer
 from service.engine.schedule.sequence import Sequence
 from service.engine.schedule.step_costs import StepCosts
 from service.engine.shapes import EngineShapes
@@ -60,10 +60,11 @@ class Speculation:
 
         Args:
             shapes: the sizes of the engine.
-            proposers: those that are asked, in their order; None for n-grams.
+            proposers: those that are asked, in their order; None for those that need no weights.
             is_adaptive: whether drafts are made only where they pay; otherwise wherever there are any.
         """
-        self._proposers = (NgramProposer(),) if proposers is None else tuple(proposers)
+        usual = (ForcedProposer(), PredictionProposer(), NgramProposer())
+        self._proposers: tuple[Proposer, ...] = usual if proposers is None else tuple(proposers)
         self._is_adaptive = is_adaptive
         self._most = shapes.num_drafts
         self._num_samples, self._row_tokens = shapes.num_samples, shapes.row_tokens
@@ -99,6 +100,11 @@ class Speculation:
         self.num_draft_tokens += num_drafted
         for place in range(num_accepted):
             self.num_accepted_at[place] += 1
+
+    def is_predicted(self, sequence: Sequence) -> bool:
+        """Return whether the latest draft of a sequence is of its request's prediction."""
+        foresight = self._foresight.get(sequence)
+        return foresight is not None and isinstance(self._proposers[foresight.proposer], PredictionProposer)
 
     def forget(self, sequence: Sequence) -> None:
         """Drop what is kept of a sequence that has ended."""

@@ -166,6 +166,7 @@ class RunningEngine(Running):
             operator_defaults=self._operator_defaults,
             read_adapter=self._read_adapter,
             number_formats=self._formats,
+            num_drafts=self._shapes.num_drafts,
             vision=self._vision(text, facts["name"]),
             keeps_states=self._shapes.states is not None,
         )

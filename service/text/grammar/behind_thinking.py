@@ -98,6 +98,11 @@ class MatcherBehindThinking:
         copied._answer = self._answer.copy()
         return copied
 
+    def forced_tokens(self) -> list[int]:
+        """Return the tokens that the grammar leaves no choice about; none while the model thinks, or may begin to."""
+        is_of_grammar = not (self._is_thinking or self._may_begin_thinking or self._num_spaces)
+        return self._answer.forced_tokens() if is_of_grammar else []
+
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next: bit `t % 32` of word `t // 32` for token `t`.
 

@@ -81,6 +81,10 @@ class GrammarMatcher:
         copied._matcher = self._matcher.deep_copy()
         return copied
 
+    def forced_tokens(self) -> list[int]:
+        """Return the tokens of the text that the grammar leaves no choice about, as the tokenizer writes it."""
+        return self._matcher.compute_ff_tokens()
+
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next: bit `t % 32` of word `t // 32` for token `t`.
 

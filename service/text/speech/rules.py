@@ -39,6 +39,10 @@ class TranscriptRules:
         """Return the rule of the same transcript, which advances by itself."""
         return replace(self, _sampled=list(self._sampled))
 
+    def forced_tokens(self) -> list[int]:
+        """Return none: there is always a choice."""
+        return []
+
     def fill_mask(self, words: UInt[np.ndarray, " word"]) -> None:
         """Write the mask of the tokens that may be sampled next."""
         words.fill(0)

@@ -86,3 +86,25 @@ def test_only_the_first_token_may_begin_thinking():
     assert allowed(matcher) == FIRST | {TAGS.opening_id}
     follow(matcher, TOKENIZER.encode("yes", add_special_tokens=False)[:1])
     assert TAGS.opening_id not in allowed(matcher)
+
+
+def test_a_copy_advances_by_itself():
+    matcher = begun(is_open=True)
+    copied = matcher.copy()
+    follow(copied, [*THOUGHT, TAGS.closing_id])
+    assert allowed(matcher) > FIRST
+    assert allowed(copied) >= FIRST
+    follow(matcher, [TAGS.closing_id])
+    ahead = matcher.copy()
+    follow(ahead, TOKENIZER.encode("yes", add_special_tokens=False))
+    assert allowed(ahead) == BYTE_LEVEL_ENDS
+    assert allowed(matcher) >= FIRST
+
+
+def test_what_the_grammar_leaves_no_choice_about_is_forced_once_the_thinking_has_ended():
+    matcher = begun(is_open=True)
+    assert matcher.forced_tokens() == []
+    follow(matcher, [TAGS.closing_id])
+    assert matcher.forced_tokens() == []
+    follow(matcher, TOKENIZER.encode("y", add_special_tokens=False)[:1])
+    assert TOKENIZER.decode(matcher.forced_tokens()) == "es"
