@@ -5,6 +5,7 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from service.api.conversation import Options
 from service.api.generation.answer_rules import AnswerRules
@@ -67,10 +68,8 @@ def submit(
     call.log_fields["stream"] = options.stream
     call.api.metrics.of_model(model.series_name).request_params_n.observe(options.n)
     stop_ids = _stop_ids(options, model, more_stop_ids)
-    limits = [
-        max_tokens_of(call, model, options, prompt_ids, param=param, default=default_max_tokens)
-        for prompt_ids in prompts
-    ]
+    limit = partial(max_tokens_of, call, model, options, param=param, default=default_max_tokens)
+    limits = list(map(limit, prompts))
     priority, cache_salt = _priority(call, options), cache_salt_of(call, options)
     text_rule = _text_rule(options, model, rules)
     common = Request(
