@@ -150,6 +150,10 @@ class StepState:
             tokens = Tokens(queries * dim**-0.5, keys, values, decays, shares)
             if self._is_native(flat):
                 read, states = native_delta(tokens, states, paging)
+            elif self._is_by_slot(flat):
+                from service.kernels.states.tpu import tpu_delta  # other platforms start without Pallas
+
+                read, states = tpu_delta(tokens, states, paging)
             else:
                 read, states = run_delta(tokens, states, paging, is_in_turn=self._is_in_turn)
             return read.astype(convolved.dtype), (states, last_inputs)
@@ -192,6 +196,10 @@ class StepState:
             tokens = StateSpaceTokens(values * steps[..., None], writes, reads, decays)
             if self._is_native(flat):
                 read, states = native_ssd(tokens, states, paging)
+            elif self._is_by_slot(flat):
+                from service.kernels.states.tpu import tpu_ssd
+
+                read, states = tpu_ssd(tokens, states, paging)
             else:
                 read, states = run_ssd(tokens, states, paging, is_in_turn=self._is_in_turn)
             return read + values * skip.astype(jnp.float32)[None, None, :, :, None], (states, last_inputs)
@@ -251,6 +259,10 @@ class StepState:
         """Return whether C++ computes tokens."""
         is_one = inputs.shape[1] == 1 and inputs.dtype == jnp.float32
         return is_one and self.multiply.products.native.has_products
+
+    def _is_by_slot(self, inputs: Float[Array, "seq token channel"]) -> bool:
+        """Return whether a kernel for TPUs computes tokens."""
+        return inputs.shape[1] == 1 and self.multiply.mesh is not None and self.multiply.mesh.platform == "tpu"
 
     def _convolve_for(self, inputs: Float[Array, "seq token channel"]) -> Convolve:
         return native_convolve if self._is_native(inputs) else convolve

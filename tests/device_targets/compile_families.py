@@ -65,6 +65,8 @@ def config_of(case: FamilyCase) -> dict[str, Any]:
         return {**case.hub_config, "vocab_size": 1024, "torch_dtype": "bfloat16"}
     if "global_head_dim" in case.hub_config:
         sizes |= {"global_head_dim": 512}
+    if case.model_type in ("bamba", "granitemoehybrid"):  # the heads of Mamba-2 share twice the hidden size
+        sizes |= {"mamba_d_head": 2 * 512 // case.hub_config["mamba_n_heads"]}
     return {**case.hub_config, **sizes, "head_dim": HEAD_DIMS.get(case.model_type, USUAL_HEAD_DIM)}
 
 

@@ -14,6 +14,7 @@ from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SMALL, LARGE = "Llama 3.2 1B", "Llama 3.1 8B"
+RECURRENT = "Qwen3.5 4B"
 STEPS = [
     *(("triton", target, model, "auto", 0) for target in ("l4", "h100", "rtx-pro-6000") for model in (SMALL, LARGE)),
     ("triton", "h100", LARGE, "auto", 4),
@@ -26,6 +27,7 @@ STEPS = [
     ("ragged", "v6e-1", LARGE, "auto", 0),
     ("ragged", "v6e-1", SMALL, "auto", 4),
     ("kv8", "v5e-4", LARGE, "int8", 0),
+    ("kv8", "v5e-4", RECURRENT, "auto", 0),
     ("kv8", "v6e-1", SMALL, "fp8", 0),
 ]
 MOST_KERNELS = (560, 400)  # of a decode step of 8B in bfloat16, of one sequence and of 64
