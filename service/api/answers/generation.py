@@ -22,9 +22,9 @@ class CompletionTokensDetails(TypedDict):
 
     reasoning_tokens: int
     """Tokens of the thinking, its tags included; 0 for models that write none between tags."""
-    accepted_prediction_tokens: int = 0
+    accepted_prediction_tokens: NotRequired[int]
     """Tokens of `prediction` that were drafted and are in the answers; of a request with one."""
-    rejected_prediction_tokens: int = 0
+    rejected_prediction_tokens: NotRequired[int]
     """Tokens of `prediction` that were drafted and are not; they count for nothing else."""
 
 
