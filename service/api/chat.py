@@ -2,12 +2,19 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
-from service.api.answers.generation import ChatCompletion, ChatCompletionChunk
+from service.api.answers.generation import (
+    AnswerHead,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatDelta,
+)
 from service.api.dependencies import OpenCall
 from service.api.generation.answer import answer
 from service.api.generation.chat_answers import StartedChat, start_chat
@@ -45,11 +52,14 @@ class _ChatAnswer:
 
     def __init__(self, chat: StartedChat, body: ChatCompletionRequest) -> None:
         self._chat, self._body, self._streams = chat, body, chat.streams
+        self._created = int(time.time())
 
-    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> dict[str, Any]:
+    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> ChatCompletion:
         """Return the complete chat."""
         chat, body = self._chat, self._body
-        document = self._head("chat.completion") | {
+        document: ChatCompletion = {
+            **self._head(),
+            "object": "chat.completion",
             "choices": [self._choice(index, deltas) for index, deltas in enumerate(collected)],
             "usage": self._streams.usage(),
             "prompt_logprobs": None,
@@ -60,63 +70,64 @@ class _ChatAnswer:
             document["prompt_logprobs"] = prompt_logprobs(chat.tokenizer, chat.prompt_ids, computed, num_top)
         return document
 
-    async def events(self) -> AsyncIterator[list[dict[str, Any]]]:
+    async def events(self) -> AsyncIterator[list[ChatCompletionChunk]]:
         """Yield each choice's role, text and finish reason as they arrive, then the usage if requested."""
-        body, head = self._body, self._head("chat.completion.chunk")
+        body = self._body
         messages = [self._message() for _ in range(body.n)]
         begun: set[int] = set()
         async for index, delta in self._streams.deltas():
-            chunks: list[dict[str, Any]] = []
+            chunks: list[ChatCompletionChunk] = []
             if index not in begun:
-                ids = {}
+                first = self._chunk(index, {"role": "assistant", "content": ""})
                 if body.return_token_ids and not begun:
-                    ids = {"prompt_token_ids": list(self._streams.prompt_ids(index))}
+                    first["prompt_token_ids"] = list(self._streams.prompt_ids(index))
                 begun.add(index)
-                chunks.append(self._chunk(head, index, {"role": "assistant", "content": ""}) | ids)
-            chunks += self._push(head, index, delta, messages[index])
+                chunks.append(first)
+            chunks += self._push(index, delta, messages[index])
             if chunks:
                 yield chunks
         if body.includes_usage:
-            yield [{**head, "choices": [], "usage": self._streams.usage()}]
+            yield [{**self._head(), "object": "chat.completion.chunk", "choices": [], "usage": self._streams.usage()}]
 
-    def _push(self, head: dict[str, Any], index: int, delta: TextDelta, message: MessageParts) -> list[dict[str, Any]]:
+    def _push(self, index: int, delta: TextDelta, message: MessageParts) -> list[ChatCompletionChunk]:
         """Return the chunks of the next text of a choice."""
         body, tokenizer = self._body, self._chat.tokenizer
-        of_tokens: dict[str, Any] = {"token_ids": delta.sampled_ids} if body.return_token_ids else {}
         logged = logged_tokens(delta, has_ids=body.return_token_ids) if body.logprobs else ()
         parts = message.push(delta)
         # A token that does not complete a character yet, or is held back, is sent only if tokens were requested.
-        if not parts and delta.finish_reason is None and (logged or (of_tokens and delta.token_ids)):
-            parts = [{"content": ""} if self._chat.rules.reader is None else {}]
-        new = [self._chunk(head, index, part) for part in parts]
+        if not parts and delta.finish_reason is None and (logged or (body.return_token_ids and delta.token_ids)):
+            parts = [ChatDelta(content="") if self._chat.rules.reader is None else ChatDelta()]
+        new = [self._chunk(index, part) for part in parts]
         if delta.finish_reason is not None:
-            finish_reason = message.finish_reason(delta.finish_reason)
-            new.append(self._chunk(head, index, {}, finish_reason=finish_reason, stop_reason=delta.stop_reason))
+            last = self._chunk(index, {})
+            last["choices"][0]["finish_reason"] = message.finish_reason(delta.finish_reason)
+            last["choices"][0]["stop_reason"] = delta.stop_reason
+            new.append(last)
         if new:
             # The tokens of one event are those of its first chunk, and log-probabilities come with content.
-            new[0]["choices"][0] |= of_tokens
+            if body.return_token_ids:
+                new[0]["choices"][0]["token_ids"] = delta.sampled_ids
             if logged:
                 logprobs = chat_logprobs(tokenizer, logged, as_ids=body.return_tokens_as_token_ids)
                 place = next((number for number, part in enumerate(parts) if part.get("content")), 0)
-                new[0 if of_tokens else place]["choices"][0]["logprobs"] = logprobs
+                new[0 if body.return_token_ids else place]["choices"][0]["logprobs"] = logprobs
         return new
 
-    def _chunk(self, head: dict[str, Any], index: int, delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        choice = {
+    def _chunk(self, index: int, delta: ChatDelta) -> ChatCompletionChunk:
+        choice: ChatChunkChoice = {
             "index": index,
             "delta": delta,
             "logprobs": None,
             "finish_reason": None,
             "stop_reason": None,
-            **fields,
         }
-        return {**head, "choices": [choice], **self._streams.usage_of_chunk(self._body)}
+        usage = self._streams.usage_of_chunk(self._body)
+        return {**self._head(), "object": "chat.completion.chunk", "choices": [choice], **usage}
 
-    def _head(self, kind: str) -> dict[str, Any]:
+    def _head(self) -> AnswerHead:
         return {
             "id": self._streams.id,
-            "object": kind,
-            "created": int(time.time()),
+            "created": self._created,
             "model": self._body.model,
             "system_fingerprint": self._streams.system_fingerprint,
         }
@@ -124,12 +135,12 @@ class _ChatAnswer:
     def _message(self) -> MessageParts:
         return MessageParts(self._chat.rules, has_function_call=self._body.answers_with_function_call)
 
-    def _choice(self, index: int, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+    def _choice(self, index: int, deltas: Sequence[TextDelta]) -> ChatChoice:
         body, parts = self._body, self._message()
         message = parts.whole(deltas)
         finish_reason = deltas[-1].finish_reason
         assert finish_reason is not None, "the last delta has the finish reason"
-        choice: dict[str, Any] = {
+        choice: ChatChoice = {
             "index": index,
             "message": message,
             "logprobs": None,

@@ -3,12 +3,12 @@
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
-from service.api.answers.generation import Completion
+from service.api.answers.generation import Completion, CompletionChoice, CompletionHead, CompletionLogprobs
 from service.api.dependencies import OpenCall
 from service.api.generation.admission import submit
 from service.api.generation.answer import answer
@@ -20,6 +20,7 @@ from service.api.http.receive import json_body
 from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.token_ids import TokenIds
+from service.engine.request import FinishReason
 from service.text.tokenizer import Tokenizer
 
 router = APIRouter(tags=["generation"])
@@ -71,7 +72,7 @@ class _CompletionAnswer:
         self, body: CompletionRequest, streams: TextStreams, prompts: Sequence[TokenIds], tokenizer: Tokenizer
     ) -> None:
         self._body, self._streams = body, streams
-        self._head = {
+        self._head: CompletionHead = {
             "id": streams.id,
             "object": "text_completion",
             "created": int(time.time()),
@@ -81,12 +82,12 @@ class _CompletionAnswer:
         all_ids = (ids for ids in prompts for _ in range(body.n))
         self._writers = [_ChoiceWriter(index, body, ids, tokenizer) for index, ids in enumerate(all_ids)]
 
-    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> dict[str, Any]:
+    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> Completion:
         """Return the complete answer."""
         choices = [writer.write(deltas) for writer, deltas in zip(self._writers, collected, strict=True)]
         return {**self._head, "choices": choices, "usage": self._streams.usage()}
 
-    async def events(self) -> AsyncIterator[list[dict[str, Any]]]:
+    async def events(self) -> AsyncIterator[list[Completion]]:
         """Yield the text as it arrives, the finish reason of each choice, and the usage if requested."""
         body, head = self._body, self._head
         sends_tokens = body.return_token_ids or body.logprobs is not None
@@ -121,22 +122,23 @@ class _ChoiceWriter:
         )
         self._has_begun = False
 
-    def write(self, deltas: Sequence[TextDelta]) -> dict[str, Any]:
+    def write(self, deltas: Sequence[TextDelta]) -> CompletionChoice:
         """Return the choice, or the next part of it, that consists of these deltas."""
         is_first, self._has_begun = not self._has_begun, True
         echoes = is_first and self._body.echo
         token_ids = [token_id for delta in deltas for token_id in delta.sampled_ids]
-        choice: dict[str, Any] = {
+        choice: CompletionChoice = {
             "index": self._index,
             "text": (self._prompt_text() if echoes else "") + "".join(delta.text for delta in deltas),
             "logprobs": self._write_logprobs(deltas, echoes=echoes),
-            "finish_reason": None if deltas[-1].finish_reason is None else str(deltas[-1].finish_reason),
+            "finish_reason": _reason(deltas[-1].finish_reason),
             "stop_reason": deltas[-1].stop_reason,
         }
         if not self._body.stream:
-            choice |= dict.fromkeys(("prompt_token_ids", "token_ids", "prompt_logprobs"))
+            choice["prompt_token_ids"] = choice["token_ids"] = choice["prompt_logprobs"] = None
         if self._body.return_token_ids:
-            choice |= {"prompt_token_ids": self._prompt_ids} if is_first else {}
+            if is_first:
+                choice["prompt_token_ids"] = self._prompt_ids
             choice["token_ids"] = token_ids
         if is_first and self._body.prompt_logprobs is not None:
             computed = deltas[0].prompt_logprobs
@@ -144,7 +146,7 @@ class _ChoiceWriter:
             choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, self._prompt_ids, computed, num_top)
         return choice
 
-    def _write_logprobs(self, deltas: Sequence[TextDelta], *, echoes: bool) -> dict[str, Any] | None:
+    def _write_logprobs(self, deltas: Sequence[TextDelta], *, echoes: bool) -> CompletionLogprobs | None:
         # Clients that score a prompt with `echo` and one token expect that token whatever it is.
         sampled = [token for delta in deltas for token in delta.sampled_tokens]
         if self._body.logprobs is None or not (sampled or echoes):
@@ -157,8 +159,19 @@ class _ChoiceWriter:
         echoed = self._logprobs.part(self._prompt_ids, of_prompt)
         self._logprobs.begin_behind(self._prompt_text())
         sampled_part = self._logprobs.part(token_ids, logprobs)
-        return {name: [*entries, *sampled_part[name]] for name, entries in echoed.items()}
+        return {
+            "text_offset": echoed["text_offset"] + sampled_part["text_offset"],
+            "tokens": echoed["tokens"] + sampled_part["tokens"],
+            "token_logprobs": echoed["token_logprobs"] + sampled_part["token_logprobs"],
+            "top_logprobs": echoed["top_logprobs"] + sampled_part["top_logprobs"],
+        }
 
     def _prompt_text(self) -> str:
         prompt = self._body.prompt[self._index // self._body.n]
         return prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
+
+
+def _reason(reason: FinishReason | None) -> Literal["stop", "length"] | None:
+    if reason is None:
+        return None
+    return "length" if reason is FinishReason.LENGTH else "stop"

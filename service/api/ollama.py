@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
+from service.api.answers.generation import TokenLogprob
 from service.api.answers.ollama import OllamaChat, OllamaEmbedding, OllamaEmbeddings, OllamaGenerated
 from service.api.conversation import Options
 from service.api.dependencies import OpenCall
@@ -205,7 +206,10 @@ class _OllamaAnswer:
                     self._tool_call["arguments"] += call["function"]["arguments"]
             if "tool_calls" not in part:
                 yield from self._complete_call()
-                yield {"content": part["content"]} if "content" in part else {"thinking": part["reasoning"]}
+                if "content" in part:
+                    yield {"content": part["content"]}
+                elif "reasoning" in part:
+                    yield {"thinking": part["reasoning"]}
         if delta.finish_reason is not None:
             yield from self._complete_call()
 
@@ -219,7 +223,7 @@ class _OllamaAnswer:
             self._num_calls += 1
             yield {"tool_calls": [{"id": call["id"], "function": function}]}
 
-    def _logprobs(self, deltas: Sequence[TextDelta]) -> list[dict[str, Any]]:
+    def _logprobs(self, deltas: Sequence[TextDelta]) -> list[TokenLogprob]:
         if not self._body.logprobs:
             return []
         tokens = [token for delta in deltas for token in delta.content_tokens]

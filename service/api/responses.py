@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from service.api.answers.generation import TokenLogprob
 from service.api.answers.responses import ResponseEvent, ResponseObject
 from service.api.answers.service import RenderedPrompt
 from service.api.dependencies import OpenCall
@@ -174,7 +175,7 @@ class _ResponseAnswer:
         self._created_at = created_at
         self._parts = MessageParts(chat.rules)
         self._output = ResponseOutput(body.offered_tools, seal if body.has_sealed_thinking else None)
-        self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is not complete yet
+        self._logprobs: list[TokenLogprob] = []  # of tokens whose text is not complete yet
         self._reason = FinishReason.STOP
 
     def push(self, delta: TextDelta) -> list[Event]:

@@ -7,7 +7,7 @@ Source: https://platform.openai.com/docs/api-reference/chat/object, .../chat-str
 from typing import Literal, NotRequired, TypedDict
 
 type FinishReason = Literal["stop", "length"]
-type ChatFinishReason = Literal["stop", "length", "tool_calls"]
+type ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class PromptTokensDetails(TypedDict):
@@ -15,17 +15,24 @@ class PromptTokensDetails(TypedDict):
 
     cached_tokens: int
     """Tokens that were found in the prefix cache and not computed again."""
+    image_tokens: NotRequired[int]
+    """Tokens of images, if the prompt has some."""
 
 
-class CompletionTokensDetails(TypedDict):
+class PredictedTokens(TypedDict):
+    """What became of the tokens of a prediction; of requests with one."""
+
+    accepted_prediction_tokens: NotRequired[int]
+    """Tokens of `prediction` that were drafted and are in the answers."""
+    rejected_prediction_tokens: NotRequired[int]
+    """Tokens of `prediction` that were drafted and are not; they count for nothing else."""
+
+
+class CompletionTokensDetails(PredictedTokens):
     """What a completion's tokens are."""
 
     reasoning_tokens: int
     """Tokens of the thinking, its tags included; 0 for models that write none between tags."""
-    accepted_prediction_tokens: NotRequired[int]
-    """Tokens of `prediction` that were drafted and are in the answers; of a request with one."""
-    rejected_prediction_tokens: NotRequired[int]
-    """Tokens of `prediction` that were drafted and are not; they count for nothing else."""
 
 
 class Usage(TypedDict):
@@ -39,6 +46,12 @@ class Usage(TypedDict):
     """The sum of both."""
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
+
+
+class UsageOfChunk(TypedDict):
+    """The token counts in a chunk that is not the last one."""
+
+    usage: NotRequired[Usage | None]
 
 
 class TopLogprob(TypedDict):
@@ -128,16 +141,21 @@ class ChatChoice(TypedDict):
     """The generated tokens, if `return_token_ids` is true; else null."""
 
 
-class ChatCompletion(TypedDict):
-    """The answer of POST /v1/chat/completions."""
+class AnswerHead(TypedDict):
+    """What answers and the events of streams begin with."""
 
     id: str
-    object: Literal["chat.completion"]
     created: int
     """Unix time in seconds."""
     model: str
     system_fingerprint: str
     """Changes with the weights and with the code that computes with them."""
+
+
+class ChatCompletion(AnswerHead):
+    """The answer of POST /v1/chat/completions."""
+
+    object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | None
@@ -176,6 +194,8 @@ class ChatDelta(TypedDict):
     """The next part of the text."""
     tool_calls: NotRequired[list[ToolCallDelta]]
     """The next part of a call."""
+    function_call: NotRequired[CalledFunctionDelta]
+    """The next part of a call of one of the request's `functions`."""
     reasoning_content: NotRequired[str]
     """The next part of the thinking."""
     reasoning: NotRequired[str]
@@ -195,14 +215,10 @@ class ChatChunkChoice(TypedDict):
     token_ids: NotRequired[list[int]]
 
 
-class ChatCompletionChunk(TypedDict):
+class ChatCompletionChunk(AnswerHead):
     """One event of a streamed chat; after the last one comes `data: [DONE]`."""
 
-    id: str
     object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[ChatChunkChoice]
     """Empty in the chunk that carries the usage."""
     usage: NotRequired[Usage | None]
@@ -238,15 +254,15 @@ class CompletionChoice(TypedDict):
     """Not in streams."""
 
 
-class Completion(TypedDict):
+class CompletionHead(AnswerHead):
+    """What a completion and the events of its stream begin with."""
+
+    object: Literal["text_completion"]
+
+
+class Completion(CompletionHead):
     """The answer of POST /v1/completions, and each event of its stream, after which comes `data: [DONE]`."""
 
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    """Unix time in seconds."""
-    model: str
-    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: NotRequired[Usage | None]
     """Always in an answer; in the events of a stream as `stream_options` asks."""

@@ -5,8 +5,15 @@ https://docs.vllm.ai/en/latest/api/vllm/logprobs.html (Logprob)
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from service.api.answers.generation import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
 from service.api.conversation import Options
 from service.api.generation.streams import SampledToken, TextDelta, TextStreams
 from service.engine.request import TokenLogprobs
@@ -27,11 +34,13 @@ def is_long_to_write(streams: TextStreams, options: Options) -> bool:
     )
 
 
-def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[SampledToken], *, as_ids: bool = False) -> dict[str, Any]:
+def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[SampledToken], *, as_ids: bool = False) -> ChatLogprobs:
     """Return the `logprobs` of a chat's choice, or of a chunk of one; with `as_ids`, tokens are named by their ids."""
-    content = [
-        _entry(tokenizer, token_id, logprobs.logprob, as_ids)
-        | {"top_logprobs": [_entry(tokenizer, top_id, logprob, as_ids) for top_id, logprob in logprobs.top]}
+    content: list[TokenLogprob] = [
+        {
+            **_entry(tokenizer, token_id, logprobs.logprob, as_ids),
+            "top_logprobs": [_entry(tokenizer, top_id, logprob, as_ids) for top_id, logprob in logprobs.top],
+        }
         for token_id, logprobs in tokens
         if logprobs is not None
     ]
@@ -46,7 +55,7 @@ def logged_tokens(delta: TextDelta, *, has_ids: bool) -> Sequence[SampledToken]:
     return delta.sampled_tokens if has_ids else delta.content_tokens
 
 
-def _entry(tokenizer: Tokenizer, token_id: int, logprob: float, as_ids: bool) -> dict[str, Any]:
+def _entry(tokenizer: Tokenizer, token_id: int, logprob: float, as_ids: bool) -> TopLogprob:
     content = tokenizer.token_bytes_of(token_id)
     name = _id_name(token_id) if as_ids else content.decode(errors="replace")
     return {"token": name, "logprob": max(logprob, LOWEST), "bytes": list(content)}
@@ -59,14 +68,14 @@ def _id_name(token_id: int) -> str:
 
 def prompt_logprobs(
     tokenizer: Tokenizer, prompt_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], num_top: int
-) -> list[dict[str, Any] | None]:
+) -> PromptLogprobs:
     """Return, for each token of a prompt except the first, its own entry and those of the likeliest, by token id."""
 
-    def entry(token_id: int, logprob: float, rank: int) -> dict[str, Any]:
+    def entry(token_id: int, logprob: float, rank: int) -> PromptLogprob:
         name = tokenizer.token_bytes_of(token_id).decode(errors="replace")
         return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": name}
 
-    entries: list[dict[str, Any] | None] = [None]
+    entries: list[dict[str, PromptLogprob] | None] = [None]
     for token_id, own in zip(prompt_ids[1:], logprobs[1:], strict=True):
         assert own is not None, "only a prompt's first token lacks log-probabilities"
         by_id = {str(token_id): entry(token_id, own.logprob, own.rank)}
@@ -102,7 +111,7 @@ class CompletionLogprobsParts:
         """Let the next token begin behind a text, which its tokens need not spell as the client does."""
         self._offset = len(text)
 
-    def part(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
+    def part(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
         """Return the part of the next tokens; None is the entry of a prompt's first token, which has no context."""
         offsets, names, tops = list[int](), list[str](), list[dict[str, float] | None]()
         for token_id, entry in zip(token_ids, logprobs, strict=True):

@@ -8,17 +8,21 @@ import secrets
 import string
 import uuid
 from collections.abc import Iterable
-from typing import Any
 
+from service.api.answers.generation import (
+    CalledFunction,
+    ChatDelta,
+    ChatFinishReason,
+    ChatMessage,
+    ToolCallAnswer,
+    ToolCallDelta,
+)
 from service.api.generation.answer_rules import AnswerRules
 from service.api.generation.streams import TextDelta
 from service.engine.request import FinishReason
 from service.text.formats.format import Format
 from service.text.formats.history import SHORT_ID_CHARS
 from service.text.formats.parts import Arguments, CallStart, Content, Part, Thought
-
-# vLLM's older and newer name.
-_THOUGHT_KEYS = ("reasoning_content", "reasoning")
 
 
 class MessageParts:
@@ -36,78 +40,88 @@ class MessageParts:
         self._is_inside_call = False  # at the end
         self._has_function_call = has_function_call
 
-    def push(self, delta: TextDelta) -> list[dict[str, Any]]:
+    def push(self, delta: TextDelta) -> list[ChatDelta]:
         """Return the `delta` objects that the next parts make, in order."""
         parts = self._push(delta)
-        return [_as_function_call(part) for part in parts] if self._has_function_call else parts
+        return [_with_function_call(part) for part in parts] if self._has_function_call else parts
 
-    def whole(self, deltas: Iterable[TextDelta]) -> dict[str, Any]:
+    def whole(self, deltas: Iterable[TextDelta]) -> ChatMessage:
         """Return the message that consists of these parts."""
         message = _whole(part for delta in deltas for part in self._push(delta))
-        return _as_function_call(message) if self._has_function_call else message
+        if self._has_function_call and (calls := message.pop("tool_calls", None)):
+            message["function_call"] = calls[0]["function"]
+        return message
 
-    def finish_reason(self, reason: FinishReason) -> str:
+    def finish_reason(self, reason: FinishReason) -> ChatFinishReason:
         """Return OpenAI's reason: that calls were made, unless the request forced it or the answer was cut."""
         has_calls = self._num_calls > 0 and not self._is_inside_call
         is_forced = self._use is not None and self._use.is_named
-        if not has_calls or reason is not FinishReason.STOP or is_forced:
-            return str(reason)
+        if reason is not FinishReason.STOP:
+            return "length"
+        if not has_calls or is_forced:
+            return "stop"
         return "function_call" if self._has_function_call else "tool_calls"
 
-    def _push(self, delta: TextDelta) -> list[dict[str, Any]]:
+    def _push(self, delta: TextDelta) -> list[ChatDelta]:
         self._is_inside_call = delta.is_inside_call
         return [self._delta(part) for part in delta.parts]
 
-    def _delta(self, part: Part) -> dict[str, Any]:
+    def _delta(self, part: Part) -> ChatDelta:
         match part:
             case Thought(text):
-                return _thought(text)
+                return {"reasoning_content": text, "reasoning": text}
             case Content(text):
                 return {"content": text}
             case CallStart(index, name, written_id):
                 self._num_calls += 1
                 assert self._use is not None, "calls are only parsed where tools are used"
-                identity = {"index": index, "id": written_id or _new_id(self._use.tool_format), "type": "function"}
-                return {"tool_calls": [identity | {"function": {"name": name, "arguments": ""}}]}
+                call: ToolCallDelta = {
+                    "index": index,
+                    "id": written_id or _new_id(self._use.tool_format),
+                    "type": "function",
+                    "function": {"name": name, "arguments": ""},
+                }
+                return {"tool_calls": [call]}
             case Arguments(index, text):
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
 
-def _whole(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _whole(deltas: Iterable[ChatDelta]) -> ChatMessage:
     """Return the message that consists of these parts; its content is null if it only thinks or calls tools."""
     content: list[str] = []
     thoughts: list[str] = []
-    calls: list[dict[str, Any]] = []
+    calls: list[ToolCallAnswer] = []
     for delta in deltas:
         content += [delta["content"]] if "content" in delta else []
         thoughts += [delta["reasoning"]] if "reasoning" in delta else []
         for call in delta.get("tool_calls", ()):
+            function = call["function"]
             if "id" in call:
-                calls.append({"id": call["id"], "type": "function", "function": dict(call["function"])})
+                named: CalledFunction = {"name": function.get("name", ""), "arguments": function["arguments"]}
+                calls.append({"id": call["id"], "type": "function", "function": named})
             else:
                 # Defends against T10.
-                calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
-    message = {
+                calls[call["index"]]["function"]["arguments"] += function["arguments"]
+    message: ChatMessage = {
         "role": "assistant",
         "content": "".join(content) if content or not (calls or thoughts) else None,
         "refusal": None,
     }
     # Without thinking the keys are absent: clients keep null values of keys that they do not know, and send them back.
-    return message | (_thought("".join(thoughts)) if thoughts else {}) | ({"tool_calls": calls} if calls else {})
+    if thoughts:
+        message["reasoning_content"] = message["reasoning"] = "".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
 
 
-def _as_function_call(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a message, or a `delta` object, whose call is stated as OpenAI's older interface does."""
-    calls = part.get("tool_calls")
-    if not calls:
+def _with_function_call(part: ChatDelta) -> ChatDelta:
+    """Return a `delta` object whose call is stated as OpenAI's older interface does."""
+    if not (calls := part.get("tool_calls")):
         return part
-    return {name: value for name, value in part.items() if name != "tool_calls"} | {
-        "function_call": calls[0]["function"]
-    }
-
-
-def _thought(text: str) -> dict[str, Any]:
-    return dict.fromkeys(_THOUGHT_KEYS, text)
+    stated: ChatDelta = {**part, "function_call": calls[0]["function"]}
+    del stated["tool_calls"]
+    return stated
 
 
 def _new_id(tool_format: Format) -> str:

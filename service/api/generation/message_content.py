@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from service.api.answers.generation import ChatDelta
+
 Event = dict[str, Any]
 # What a block has besides its text, at its beginning.
 _EMPTY: dict[str, dict[str, Any]] = {"text": {"citations": None}, "thinking": {"signature": ""}}
@@ -33,7 +35,7 @@ class MessageContent:
         self._texts: list[str] = []  # of the last block
         self._is_open = False  # whether the last block can still grow
 
-    def push(self, part: dict[str, Any]) -> Iterator[Event]:
+    def push(self, part: ChatDelta) -> Iterator[Event]:
         """Add a part of a chat's message, a `delta` object as `MessageParts` returns them, and yield its events."""
         if "reasoning" in part:
             yield from self._push_text("thinking", part["reasoning"], is_shown=self._shows_thinking)
@@ -42,7 +44,7 @@ class MessageContent:
         for call in part.get("tool_calls", ()):
             function = call["function"]
             if "id" in call:
-                identity = {"id": call["id"], "name": function["name"], "caller": {"type": "direct"}}
+                identity = {"id": call["id"], "name": function.get("name", ""), "caller": {"type": "direct"}}
                 yield from self._open({"type": "tool_use", **identity, "input": {}})
             if function["arguments"]:
                 self._texts.append(function["arguments"])

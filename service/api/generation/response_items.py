@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from service.api.answers.generation import ChatDelta, TokenLogprob, ToolCallDelta
 from service.api.schema.response_tools import INPUT, OfferedTool
 from service.engine.request import FinishReason
 
@@ -49,7 +50,7 @@ class ResponseOutput:
         self.items: list[dict[str, Any]] = []
         self._is_open = False  # whether the last item can still grow
 
-    def push(self, part: dict[str, Any], logprobs: list[dict[str, Any]]) -> Iterator[Event]:
+    def push(self, part: ChatDelta, logprobs: list[TokenLogprob]) -> Iterator[Event]:
         """Add a part of a chat's message, and yield its events.
 
         Args:
@@ -69,7 +70,7 @@ class ResponseOutput:
             yield from self._open_message()
         yield from self._close("incomplete" if reason is FinishReason.LENGTH else "completed")
 
-    def _push_text(self, text: str, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
+    def _push_text(self, text: str, logprobs: list[TokenLogprob]) -> Iterator[Event]:
         if not self._is_open or self.items[-1]["type"] != "message":
             yield from self._close()
             yield from self._open_message()
@@ -87,11 +88,11 @@ class ResponseOutput:
         self.items[-1]["content"][0]["text"] += text
         yield self._event("reasoning_text.delta", content_index=0, delta=text)
 
-    def _push_call(self, call: dict[str, Any]) -> Iterator[Event]:
+    def _push_call(self, call: ToolCallDelta) -> Iterator[Event]:
         function = call["function"]
         if "id" in call:
             yield from self._close()
-            yield self._open(self._begun_call(call["id"], function["name"]))
+            yield self._open(self._begun_call(call["id"], function.get("name", "")))
         yield from self._push_arguments(function["arguments"])
 
     def _push_arguments(self, arguments: str) -> Iterator[Event]:

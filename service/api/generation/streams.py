@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence, Set
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
+from service.api.answers.generation import PredictedTokens, PromptTokensDetails, Usage, UsageOfChunk
 from service.api.http.call import Call
 from service.api.schema.generation import GenerationRequest
 from service.api.served import ServedModel
@@ -231,13 +231,14 @@ class TextStreams:
     ) -> None:
         self.abort()
         usage = self.usage()
+        details = usage["prompt_tokens_details"]
         reasons = {str(stream.finish_reason or FinishReason.ABORT) for stream in self._streams}
         self._log_fields.update(
             prompt_tokens=usage["prompt_tokens"],
             completion_tokens=usage["completion_tokens"],
-            cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+            cached_tokens=details["cached_tokens"],
             finish_reason=",".join(sorted(reasons)),
-            **_image_tokens([stream.request for stream in self._streams[:: self._per_prompt]]),
+            **({"image_tokens": details["image_tokens"]} if "image_tokens" in details else {}),
             **_timings([stream.clock for stream in self._streams], usage["completion_tokens"]),
         )
         if (waited_s := max((stream.waited_for_compile_s for stream in self._streams), default=0.0)) > 0:
@@ -290,24 +291,24 @@ class TextStreams:
         """Return the prompt of a choice."""
         return self._streams[index].request.prompt_ids
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """Return OpenAI's token counts so far: a prompt counts once, however many choices it has."""
         first_of_prompts = self._streams[:: self._per_prompt]
         prompt_tokens = sum(len(stream.request.prompt_ids) for stream in first_of_prompts)
         completion_tokens = sum(stream.num_tokens for stream in self._streams)
         thinking_tokens = sum(stream.num_thinking_tokens for stream in self._streams)
+        details: PromptTokensDetails = {"cached_tokens": sum(stream.num_cached_tokens for stream in first_of_prompts)}
+        if image_tokens := _num_image_tokens([stream.request for stream in first_of_prompts]):
+            details["image_tokens"] = image_tokens
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {
-                "cached_tokens": sum(stream.num_cached_tokens for stream in first_of_prompts),
-                **_image_tokens([stream.request for stream in first_of_prompts]),
-            },
+            "prompt_tokens_details": details,
             "completion_tokens_details": {"reasoning_tokens": thinking_tokens, **_predicted_tokens(self._streams)},
         }
 
-    def usage_of_chunk(self, body: GenerationRequest) -> dict[str, Any]:
+    def usage_of_chunk(self, body: GenerationRequest) -> UsageOfChunk:
         """Return the `usage` of a chunk that is not the last one: null, or the counts so far if the request asks."""
         if body.includes_usage_so_far:
             return {"usage": self.usage()}
@@ -321,13 +322,11 @@ class TextStreams:
             stream.abort()
 
 
-def _image_tokens(requests: Sequence[Request]) -> dict[str, int]:
-    """Return the tokens of images, for prompts that have some."""
-    count = sum(placed.num_rows for request in requests for placed in request.media)
-    return {"image_tokens": count} if count else {}
+def _num_image_tokens(requests: Sequence[Request]) -> int:
+    return sum(placed.num_rows for request in requests for placed in request.media)
 
 
-def _predicted_tokens(streams: Sequence[TextStream]) -> dict[str, int]:
+def _predicted_tokens(streams: Sequence[TextStream]) -> PredictedTokens:
     """Return how many drafted tokens of a prediction were accepted and rejected, for requests with one."""
     if not any(stream.request.prediction for stream in streams):
         return {}
