@@ -59,7 +59,7 @@ def test_each_device_has_its_part_of_states_and_steps_exchange_hidden_states_alo
         for name, found in result["collectives"].items():
             if name.startswith("layers"):
                 assert {kind for kind, _ in found} == {"all-reduce"}
-                assert {shape[1] for _, shape in found} == {32, *LATENT.get(model, ())}
+                assert {32} <= {shape[1] for _, shape in found} <= {32, *LATENT.get(model, ())}
                 # The state is written where it lay.
                 assert result["reused_bytes"][name] >= result["cache_bytes"] // 2
 
