@@ -58,6 +58,7 @@ ROUTES = {
     "/get_server_info",
     "/invocations",
     "/loads",
+    "/kv_event_sources",
     "/metrics/load",
     "/model_info",
     "/ping",
@@ -65,6 +66,7 @@ ROUTES = {
     "/v1/chat/completions/render",
     "/v1/completions/render",
     "/v1/loads",
+    "/v1/messages/render",
     "/v1/responses/render",
     "/version",
 }
