@@ -24,7 +24,8 @@ def test_what_was_compiled_runs_and_on_an_accelerator_what_was_loaded_too(platfo
     context = SimpleNamespace(progress=SimpleNamespace(phase=lambda *_, **__: nullcontext({})))
     spec = SimpleNamespace(mesh=SimpleNamespace(platform=platform), names=SimpleNamespace(every=()))
     bundle = SimpleNamespace(spec=spec, begin_s=0.0, bundle=None, outcome="hit" if is_hit else "miss")
-    executables = SimpleNamespace(is_hit=is_hit, is_shared=is_shared, wait=lambda: None)
+    waits = {"wait": lambda: None, "wait_elsewhere": lambda: None}
+    executables = SimpleNamespace(is_hit=is_hit, is_shared=is_shared, **waits)
     engine = SimpleNamespace(run_all=lambda: ran.append("all"))
     assert obtain_rest(context, bundle=bundle, executables=executables, engine=engine)
     assert len(ran) == runs
