@@ -326,8 +326,8 @@ class Runner:
             heads: returns those of some layers whose scores are wanted; None if none are.
         """
         if self.shapes.has_whole_steps and bucket.num_rows == 0:
-            outputs: SampleInputs = self._run_whole(Hidden(bucket), inputs)
-            return ModelOutputs(outputs.hidden, outputs.hidden, outputs.positions)
+            hidden, sampled, *_ = self._run_whole(Hidden(bucket), inputs)
+            return ModelOutputs(hidden, hidden, sampled)
         layers, places, sampled, per_layer = self._embed(bucket, inputs)
         hidden, last = layers.hidden, None
         scores: list[tuple[range, Float[Array, "layer head prompt_token position"]]] = []
