@@ -1,4 +1,4 @@
-"""What a request asks of a model, in whichever interface it came.
+"""Conversations: turns, tools and sampling of a request, whatever its interface (chat, Responses, Messages, Ollama).
 
 Each part has its path in the client's own body (`at`), so that an error names the field that the client has sent.
 """

@@ -184,6 +184,9 @@ class EngineGroup:
             self._num_replacing -= 1
         if self._is_stopping:
             engine.begin_stop()
+        elif not engine.is_live:  # it failed between its first token and its place in the group
+            self._replace(number, engine, "failed")
+            return
         seconds = round(time.monotonic() - begin_s, 3)
         logger.info("engine %d was replaced", number, extra={"engine": number, "seconds": seconds})
 

@@ -450,6 +450,12 @@ class Runner:
             for group, state in zip(self._layer_groups, self._groups, strict=True)
         ]
 
+    def delete_state(self) -> None:
+        """Free the slots and the caches; the runner cannot be used afterwards."""
+        state = self._state
+        for array in itertools.chain(state.slots, *state.caches, state.rows, *self.adapter_slots):
+            array.delete()
+
     def cache_leaves(self) -> list[jax.Array]:
         """Return the arrays of all caches, as they are after the last dispatched step."""
         return [leaf for cache in self._state.caches for leaf in cache]

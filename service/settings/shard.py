@@ -1,4 +1,4 @@
-"""Which shard of a batch a process is: `--shard`, or what Cloud Run and Kubernetes say of a job's tasks."""
+"""The shard of a batch that a process answers: from `--shard`, or from the index of a Cloud Run or Kubernetes task."""
 
 import os
 import re

@@ -217,3 +217,12 @@ def test_each_engine_has_its_series_and_the_load_is_their_sum(start_group):
         if sample.name == "levserve_num_requests_running"
     }
     assert running == {"0", "1"}
+
+
+def test_a_runner_whose_engine_is_replaced_leaves_no_memory(executables, shapes, model):
+    runner = Runner(shapes, model.layer_groups, {}, executables)
+    runner.warm()
+    leaves = runner.cache_leaves()
+    runner.delete_state()
+    runner.delete_state()  # a second time does nothing
+    assert all(leaf.is_deleted() for leaf in leaves)

@@ -1,1 +1,1 @@
-"""What the service answers with, as types: handlers return these, and the OpenAPI document describes them."""
+"""Types of answers: handlers return them, and the OpenAPI document describes them."""

@@ -485,7 +485,7 @@ def _check_roles(
     """Check that the template does not drop messages of roles that not every template writes.
 
     Args:
-        turns: of the conversation.
+        turns: the turns of the conversation.
         messages: what the template gets.
         unsure: the roles to check.
         render: returns the prompt.

@@ -1,4 +1,4 @@
-"""What steps cost here, measured as they run: one that decodes, and what one takes longer that verifies drafts.
+"""Running means of step times: of steps that decode, and of what a step that verifies drafts takes longer.
 
 Plain numbers. What a draft costs depends on the machine, on the model and on how many sequences decode: on a CPU the
 products of eight tokens take up to twice as long as those of one, on an accelerator hardly longer.

@@ -32,7 +32,7 @@ def run_batch(
     """Answer a batch file in one process, or a shard of an input; return the exit code.
 
     Args:
-        settings: of the model.
+        settings: the settings of the model.
         source: the address of a batch file, or of a folder of some.
         target: the address of a file, or of the folder of the answers.
         shard: which of how many this process is.
@@ -63,7 +63,7 @@ def _run_shard(
             model is loaded, unless it changes later.
         StartError: the model cannot be loaded.
         EngineStopped: the engine failed; what is answered is kept.
-        TooManyErrors: of the lines.
+        TooManyErrors: more lines failed than `max_error_rate` allows.
     """
     read = _checked(source, target)
     emulator_host = settings.storage_emulator_host
@@ -154,7 +154,7 @@ def _finish(
 
     Raises:
         BatchFileError, CheckpointError: a part is at fault, or cannot be read.
-        TooManyErrors: of the lines.
+        TooManyErrors: more lines failed than `max_error_rate` allows.
     """
     if num_left := len(batch.chunks) - len(parts.present()):
         logger.info("this shard is done; other processes work on the rest", extra={"chunks_left": num_left})

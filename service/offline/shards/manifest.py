@@ -1,4 +1,4 @@
-"""What a batch in shards came to, once every chunk has a part: the sums of all of them."""
+"""The manifest of a batch in shards: counts, usage and missing chunks, summed over all parts."""
 
 import time
 from dataclasses import replace

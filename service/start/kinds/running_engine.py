@@ -81,6 +81,8 @@ class RunningEngine(Running):
         self._runners: dict[int, Runner] = {}
 
         def make(number: int, on_failure: Callable[[], None]) -> Engine:
+            if (failed := self._runners.pop(number, None)) is not None:
+                failed.delete_state()  # its engine's errors, which clients have yet to read, refer to it
             runner = self._runners[number] = makers[number]()
             return Engine(
                 runner,
