@@ -170,20 +170,30 @@ class ShardRun:
         if len(self._open) >= MAX_OPEN:
             return None
         for number in self._in_order(await self._look()):
-            chunk = self._source.chunks[number]
-            if (claim := await asyncio.to_thread(self._parts.claim, chunk, self._shard.name)) is None:
-                continue
-            if number in await self._look():  # its part was written just now
-                await self._release(claim)
-                continue
-            opened = OpenChunk(chunk, claim, await asyncio.to_thread(self._source.lines, chunk))
-            for answer in await asyncio.to_thread(lambda: list(self._parts.kept(chunk))):  # noqa: B023 (used at once)
-                opened.take_over(answer)
-            self._open[number] = opened
-            self._taken.add(number)
-            self._num_taken_over += len(opened.kept)
-            return opened
+            if (opened := await self._claim(self._source.chunks[number])) is not None:
+                return opened
         return None
+
+    async def _claim(self, chunk: Chunk) -> OpenChunk | None:
+        """Claim a chunk and read it; None if it has a part by now, or another process works on it."""
+        claiming = asyncio.create_task(asyncio.to_thread(self._parts.claim, chunk, self._shard.name))
+        try:
+            if (claim := await asyncio.shield(claiming)) is None:
+                return None
+            if chunk.number in await self._look():
+                await self._release(claim)
+                return None
+            opened = OpenChunk(chunk, claim, await asyncio.to_thread(self._source.lines, chunk))
+            for answer in await asyncio.to_thread(lambda: list(self._parts.kept(chunk))):
+                opened.take_over(answer)
+        except BaseException:  # a cancellation does not stop the thread that claims
+            if (claim := await claiming) is not None:
+                await self._release(claim)
+            raise
+        self._open[chunk.number] = opened
+        self._taken.add(chunk.number)
+        self._num_taken_over += len(opened.kept)
+        return opened
 
     async def _look(self) -> set[int]:
         """Return the chunks that have a part."""

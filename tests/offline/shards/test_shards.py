@@ -4,6 +4,8 @@ import asyncio
 import io
 import json
 import resource
+import threading
+import time
 
 import pytest
 
@@ -65,9 +67,9 @@ class Place:
             self.target, "OUT", emulator_host=self.host, limits=TransferLimits(outage_s=1.0, max_wait_s=0.05)
         )
 
-    def run_of(self, api, shard=WHOLE, *, concurrency=3, **options):
+    def run_of(self, api, shard=WHOLE, *, concurrency=3, parts=Parts, **options):
         batch = self.open()
-        parts = Parts(self.store(), len(batch.chunks))
+        parts = parts(self.store(), len(batch.chunks))
         parts.begin(JOB)
         return ShardRun(api, batch, parts, shard=shard, concurrency=concurrency, out=io.StringIO(), **options)
 
@@ -138,6 +140,31 @@ def test_a_run_that_is_cancelled_keeps_what_it_has_and_cuts_what_runs(place):
     again = EchoApi()
     asyncio.run(place.run_of(again).run())
     assert len(api.asked) + len(again.asked) <= NUM_LINES + 2
+    assert len(place.rows()) == NUM_LINES
+
+
+def test_a_claim_that_arrives_after_a_cancellation_is_released(place):
+    place.write(a=[line(f"n{i:02d}") for i in range(NUM_LINES)])
+
+    class SlowToClaim(Parts):
+        has_claimed = threading.Event()
+
+        def claim(self, chunk, owner):
+            claim = super().claim(chunk, owner)
+            self.has_claimed.set()
+            time.sleep(0.1)
+            return claim
+
+    async def cancelled():
+        first = place.run_of(EchoApi(), parts=SlowToClaim)
+        running = asyncio.create_task(first.run())
+        while not SlowToClaim.has_claimed.is_set():
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(cancelled())
+    asyncio.run(place.run_of(EchoApi()).run())
     assert len(place.rows()) == NUM_LINES
 
 
