@@ -91,9 +91,13 @@ class Engine(DeviceThread):
 
         return asyncio.run(read_all())
 
-    def num_cached(self, request: Request) -> int:
-        """Return how many of a prompt's first tokens are cached, as a hint: the device thread goes on meanwhile."""
-        return self._scheduler.num_cached(request)
+    def num_cached(self, keys: Iterable[bytes]) -> int:
+        """Return how many of a prompt's first tokens are cached, as a hint: the device thread goes on meanwhile.
+
+        Args:
+            keys: those of `prompt_keys`.
+        """
+        return self._scheduler.num_cached(keys)
 
     def check_integrity(self) -> None:
         """Check that no page and no slot was lost; only after `stop`, since the device thread owns them before.

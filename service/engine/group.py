@@ -9,11 +9,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import tee
+from operator import itemgetter
 from typing import Protocol
 
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling, TokenStream
+from service.engine.schedule.pages import prompt_keys
 from service.errors import EngineStopped, ServiceError
 
 logger = logging.getLogger(__name__)
@@ -108,12 +111,14 @@ class EngineGroup:
         if len(engines) == 1:
             return engines[0].submit(request)
 
-        def work(engine: Engine) -> tuple[bool, int, int]:
+        def work(engine: Engine, keys: Iterable[bytes]) -> tuple[bool, int, int]:
             num_open = engine.num_open
-            weight = TOKENS_OF_OPEN_REQUEST * num_open - engine.num_cached(request)
+            weight = TOKENS_OF_OPEN_REQUEST * num_open - engine.num_cached(keys)
             return num_open >= engine.shapes.num_slots, weight, self._num_submitted[engine.number]
 
-        engine = min(engines, key=work)
+        # A key is computed once, for the first engine that asks for it.
+        keys = tee(prompt_keys(request, engines[0].shapes.page_size), len(engines))
+        _, engine = min(((work(*pair), pair[0]) for pair in zip(engines, keys, strict=True)), key=itemgetter(0))
         stream = engine.submit(request)
         self._num_submitted[engine.number] += 1
         return stream

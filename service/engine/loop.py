@@ -203,13 +203,13 @@ class Measurements:
             self._counters += (*drafts, metrics.spec_decode_num_accepted_tokens, *per_position)
         self._counted: tuple[int, ...] = (0,) * len(self._counters)  # of the scheduler's counts, what they have
         load.page_size, load.num_pages = scheduler.page_size, scheduler.pages.num_pages
+        load.num_slots, load.num_adapter_slots = scheduler.num_slots, scheduler.num_adapter_slots
         metrics.cache_config_info.labels(str(scheduler.page_size), str(scheduler.pages.num_pages)).set(1)
 
     def state(self) -> None:
         """Update the gauges of running and waiting requests, slots and pages."""
         scheduler, load = self._scheduler, self._load
         load.num_running, load.num_waiting = scheduler.num_running, scheduler.num_waiting
-        load.num_slots, load.num_adapter_slots = scheduler.num_slots, scheduler.num_adapter_slots
         load.running_adapters, load.waiting_adapters = scheduler.adapter_names()
         load.num_used_pages = scheduler.num_used_pages
         if places := scheduler.places.num_pages:

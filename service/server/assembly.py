@@ -1,5 +1,6 @@
 """The API of a process, assembled from its settings; importing this file imports FastAPI."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ class Api:
             backend,
             metrics,
             keys=keys,
-            caps=caps_of(settings),
+            caps=caps_of(settings, self._num_slots),
             request_timeout_s=settings.request_timeout,
             default_max_tokens=settings.default_max_tokens,
             default_temperature=settings.default_temperature,
@@ -73,10 +74,15 @@ class Api:
             self._batches,
             self._backend,
             self._metrics,
-            max_in_flight=min(settings.num_slots, max(1, settings.max_concurrent_requests // 2)),
+            max_in_flight=min(self._num_slots(), max(1, settings.max_concurrent_requests // 2)),
             max_line_bytes=settings.image_body_bytes,
         )
         self._worker.start()
+
+    def _num_slots(self) -> int:
+        """Return how many sequences of a model run at the same time: with DATA_PARALLEL=auto, its start decides."""
+        of_loaded = (load.num_slots for load in self._metrics.loads().values())
+        return max((self._settings.num_slots, *of_loaded))
 
     async def stop_batches(self) -> None:
         """End the runs of batches; a later process continues them."""
@@ -84,7 +90,7 @@ class Api:
             await self._worker.stop()
 
 
-def caps_of(settings: Settings) -> Caps:
+def caps_of(settings: Settings, num_slots: Callable[[], int]) -> Caps:
     """Return the most that the requests of one process may take together."""
     return Caps(
         max_requests=settings.max_concurrent_requests,
@@ -92,7 +98,7 @@ def caps_of(settings: Settings) -> Caps:
         max_queued_tokens=settings.max_queued_tokens,
         max_open_body_bytes=settings.max_open_body_bytes,
         queue_timeout_s=settings.queue_timeout,
-        num_slots=settings.num_slots,
+        num_slots=num_slots,
     )
 
 

@@ -631,7 +631,7 @@ class Settings(BaseModel):
 
     @property
     def num_slots(self) -> int:
-        """The sequences of a model that run at the same time, in all engines that DATA_PARALLEL states."""
+        """The sequences of a model that run at the same time, in all engines that DATA_PARALLEL states; `auto` is 1."""
         return self.max_num_seqs * (1 if self.data_parallel == "auto" else self.data_parallel)
 
     @property

@@ -9,6 +9,8 @@ from service.engine.engine import Engine
 from service.engine.group import EngineGroup
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
+from service.engine.schedule import pages
+from service.engine.schedule.pages import page_key
 from service.errors import EngineStopped, ServiceError
 from service.observability.model_metrics import ModelMetrics
 from tests.engine.conftest import SHAPES
@@ -226,3 +228,22 @@ def test_a_runner_whose_engine_is_replaced_leaves_no_memory(executables, shapes,
     runner.delete_state()
     runner.delete_state()  # a second time does nothing
     assert all(leaf.is_deleted() for leaf in leaves)
+
+
+def test_a_key_of_a_prompt_is_computed_once_on_the_event_loop(start_group, monkeypatch):
+    group, here, computed = start_group(), threading.get_ident(), []
+    prompt = range(4 * SHAPES.page_size + 1)
+
+    def noted(previous, content):
+        if threading.get_ident() == here:  # not on a device thread
+            computed.append(content)
+        return page_key(previous, content)
+
+    async def main():
+        streams = [group.engine.submit(request(name, prompt)) for name in ("first", "second")]
+        await asyncio.gather(*map(collect_stream, streams))  # both engines know the prompt now
+        monkeypatch.setattr(pages, "page_key", noted)
+        await collect(group.engine, request("third", prompt))
+
+    asyncio.run(main())
+    assert len(computed) == 1 + 4  # the root's

@@ -6,7 +6,7 @@ First come, first served, except that a key refused below its fair share comes f
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from service.api.http.keys import NO_KEY, ApiKey
@@ -32,7 +32,7 @@ class Caps:
     max_queued_tokens: int | None = None  # of their prompts
     max_open_body_bytes: int | None = None  # of the bodies of all requests
     queue_timeout_s: float | None = None  # from the arrival to the first step
-    num_slots: int = 0  # sequences that run at the same time
+    num_slots: Callable[[], int] = lambda: 0  # returns how many sequences run at the same time
 
 
 @dataclass(slots=True, eq=False)
@@ -219,7 +219,7 @@ class RequestQueue:
         """Return the number of free slots, and the requests that wait besides those that free slots take."""
         self._sweep()
         now_s = time.perf_counter()
-        num_free = max(0, self.caps.num_slots - self._num_running)
+        num_free = max(0, self.caps.num_slots() - self._num_running)
         if any(place.is_stuck(now_s) for place in self._waiting):
             num_free = 0
         return num_free, list(self._waiting)[num_free:]

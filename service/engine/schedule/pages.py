@@ -9,6 +9,7 @@ import hashlib
 import secrets
 from array import array
 from collections import abc
+from itertools import takewhile
 
 from service.engine.request import PlacedMedium, Request
 from service.engine.schedule.page_pool import PagePool
@@ -88,15 +89,14 @@ class SequencePages:
         if not sequence.output_ids:
             sequence.num_cached_tokens = sequence.num_computed
 
-    def num_cached(self, request: Request) -> int:
-        """Return how many of the first tokens of a prompt are cached, reading the index only."""
-        root, prompt = root_key_of(request), request.prompt_ids
-        keys: list[bytes] = []
-        for key in _next_keys(root, 0, prompt[:-1], self._page_size, request.media):
-            if not self.pool.find([key]):
-                break
-            keys.append(key)
-        return self._longest_whole(keys) * self._page_size
+    def num_cached(self, keys: abc.Iterable[bytes]) -> int:
+        """Return how many of the first tokens of a prompt are cached, reading the index only.
+
+        Args:
+            keys: those of its pages, of which no more are taken than are found, and one.
+        """
+        found = list(takewhile(lambda key: bool(self.pool.find([key])), keys))
+        return self._longest_whole(found) * self._page_size
 
     def next_page_key(self, sequence: Sequence) -> bytes | None:
         """Return the key of the first whole page that is not computed yet; None if the rest is shorter than a page."""
@@ -238,6 +238,11 @@ class SequencePages:
     def extend_keys(self, sequence: Sequence) -> None:
         """Give every whole page of a sequence's known tokens its key."""
         extend_keys(sequence.page_keys, sequence.root_key, sequence.known_ids, self._page_size, sequence.request.media)
+
+
+def prompt_keys(request: Request, page_size: int) -> abc.Iterator[bytes]:
+    """Yield the keys of the pages of a prompt that may be found: at least one token is left to compute."""
+    return _next_keys(root_key_of(request), 0, request.prompt_ids[:-1], page_size, request.media)
 
 
 def root_key_of(request: Request) -> bytes:

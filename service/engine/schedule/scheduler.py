@@ -171,9 +171,13 @@ class Scheduler:
         self._waiting.add(sequence)
         return sequence
 
-    def num_cached(self, request: Request) -> int:
-        """Return how many of the first tokens of a prompt are cached now: on another thread than this one's, a hint."""
-        return self._pages.num_cached(request)
+    def num_cached(self, keys: Iterable[bytes]) -> int:
+        """Return how many of the first tokens of a prompt are cached now: on another thread than this one's, a hint.
+
+        Args:
+            keys: those of `prompt_keys`.
+        """
+        return self._pages.num_cached(keys)
 
     def adapt(self, available: AvailableSteps) -> None:
         """Restrict plans to the steps that are compiled."""

@@ -94,7 +94,7 @@ def test_a_body_without_a_length_counts_as_the_largest():
 
 
 def test_what_free_slots_take_does_not_wait_until_it_has_waited_long():
-    service = Queueing(max_queue_size=0, num_slots=2)
+    service = Queueing(max_queue_size=0, num_slots=lambda: 2)
     with served(service.app, Connection) as server, connected(server) as first, connected(server) as second:
         first.sendall(request_of())
         wait_until(lambda: len(service.engine.streams) == 1)
