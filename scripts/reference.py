@@ -27,6 +27,7 @@ INTERFACES: dict[str, tuple[str, ...]] = {
     "OpenAI's": (
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/decisions",
         "/v1/responses",
         "/v1/models",
         "/v1/embeddings",

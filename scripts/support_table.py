@@ -16,6 +16,7 @@ from openai.types import (
     batch_create_params,
     batch_list_params,
     completion_create_params,
+    decision_create_params,
     embedding_create_params,
     file_create_params,
     file_list_params,
@@ -29,6 +30,7 @@ from service.api.schema.audio import AudioRequest
 from service.api.schema.batches import BatchQuery, BatchRequest, FileFields, FileQuery
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
+from service.api.schema.decisions import DecisionsRequest
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.api.schema.responses import ResponsesRequest
@@ -57,6 +59,7 @@ ROUTES = (
     Route("/v1/chat/completions", ChatCompletionRequest, chat_create_params.CompletionCreateParamsBase),
     Route("/v1/completions", CompletionRequest, completion_create_params.CompletionCreateParamsBase),
     Route("/v1/responses", ResponsesRequest, response_create_params.ResponseCreateParamsBase),
+    Route("/v1/decisions", DecisionsRequest, decision_create_params.DecisionCreateParams),
     Route("/v1/messages", MessagesRequest, message_create_params.MessageCreateParamsBase),
     Route(
         "/v1/messages/count_tokens",

@@ -95,6 +95,7 @@ def all_routers(has_batches: bool) -> list[APIRouter]:
         batches,
         chat,
         completions,
+        decisions,
         description,
         embeddings,
         extract_text,
@@ -114,7 +115,19 @@ def all_routers(has_batches: bool) -> list[APIRouter]:
     )
 
     first = (chat, completions, models, health)
-    texts = (embeddings, audio, responses, messages, rerank, pooling, tokenize, render, ollama, ollama_models)
+    texts = (
+        embeddings,
+        audio,
+        responses,
+        messages,
+        decisions,
+        rerank,
+        pooling,
+        tokenize,
+        render,
+        ollama,
+        ollama_models,
+    )
     others = (
         invocations,
         extract_text,

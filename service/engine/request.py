@@ -44,7 +44,7 @@ class Sampling:
     frequency_penalty: float = 0.0  # [-2, 2]; the same, for each occurrence
     logit_bias: Mapping[int, float] = MappingProxyType({})  # token id to [-100, 100]; MAX_BIASED_TOKENS entries at most
     group_from: int | None = None  # where tokens from this id on are together likelier than any other, only they remain
-    scores: bool = False  # with num_logprobs=0: each token's log-probability after all options but the temperature
+    scores: bool = False  # whether log-probabilities are those after all options but the temperature
     min_tokens: int = 0  # [0, max_tokens]; tokens before which no stop token is sampled
     num_logprobs: int | None = None  # [0, MAX_LOGPROBS] alternatives with each token's own; None for no log-probability
     # The tokens that may be sampled, at least one, as the bytes of their `pack_token_mask`; None for all. The device

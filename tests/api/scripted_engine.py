@@ -180,8 +180,11 @@ def model_of(engine, **changes):
 class Service:
     """The app, with its engine and readiness at hand."""
 
-    def __init__(self, script=None, *, model=None, api_keys=(), strict_fields=False, tracer=None, **settings):
-        self.engine = ScriptedEngine([*tokens("Hello world"), FinishReason.STOP] if script is None else script)
+    def __init__(
+        self, script=None, *, engine=None, model=None, api_keys=(), strict_fields=False, tracer=None, **settings
+    ):
+        script = [*tokens("Hello world"), FinishReason.STOP] if script is None else script
+        self.engine = engine or ScriptedEngine(script)
         self.readiness = ScriptedReadiness(model_of(self.engine, **(model or {})))
         self.metrics = Metrics()
         self.fastapi = create_api(self.readiness, self.metrics, **{"keys": ApiKeys(plain_keys(api_keys))} | settings)

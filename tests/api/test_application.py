@@ -34,6 +34,7 @@ ROUTES = {
     "/v1/audio/translations",
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/decisions",
     "/embedding",
     "/embeddings",
     "/pooling",

@@ -49,6 +49,7 @@ WHERE = {
     "api/render.py": (OURS, "json_answer"),
     "api/responses.py": (OURS, "_ResponseAnswer.response"),
     "api/schema/chat.py": (PARSED, "as_arguments"),
+    "api/schema/decisions.py": (PARSED, "DecisionPart.rewritten"),
     "api/schema/response_tools.py": (PARSED, "ChosenTool.as_stated NamespacedTool.as_stated"),
     "api/schema/token_ids.py": (PARSED, "_read _written"),
     "api/schema/unfit.py": (PARSED, "unfit_value"),

@@ -70,7 +70,7 @@ def submit(
     stop_ids = _stop_ids(options, model, more_stop_ids)
     limit = partial(max_tokens_of, call, model, options, param=param, default=default_max_tokens)
     limits = list(map(limit, prompts))
-    priority, cache_salt = _priority(call, options), cache_salt_of(call, options)
+    priority, cache_salt = priority_of(call, options), cache_salt_of(call, options)
     text_rule = _text_rule(options, model, rules)
     common = Request(
         "",
@@ -106,7 +106,7 @@ def submit(
     return TextStreams(call, model, answer_id, requests, text_rule, per_prompt=options.n)
 
 
-def _priority(call: Call, options: Options) -> int:
+def priority_of(call: Call, options: Options) -> int:
     """Return the priority in the engine.
 
     Raises:

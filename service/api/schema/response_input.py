@@ -34,7 +34,8 @@ def as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-def _as_parts(value: Any) -> Any:
+def as_parts(value: Any) -> Any:
+    """Return words that are a text as the list of their one part."""
     return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
 
 
@@ -112,7 +113,7 @@ class InputPart(WireObject):
 Parts = Annotated[
     list[InputPart],
     Field(fail_fast=True),
-    BeforeValidator(_as_parts, json_schema_input_type=str | list[InputPart]),
+    BeforeValidator(as_parts, json_schema_input_type=str | list[InputPart]),
 ]
 
 

@@ -54,6 +54,7 @@ class WireObject(BaseModel):
     nested: ClassVar[dict[str, "type[WireObject]"]] = {}
     # The values of `type` that are supported, where others have other fields: they are refused by their type first.
     supported_types: ClassVar[tuple[str, ...]] = ()
+    kinds: ClassVar[Mapping[str, "type[WireObject]"]] = {}  # by the values of `type`, of an object of several kinds
     leaves_out_other_types: ClassVar[bool] = False  # instead: they are accepted and reported, and only `type` is kept
     bulk: ClassVar[Mapping[str, Any]] = {}  # fields that only prompts are made of, with short values in their place
     keeps_sent: ClassVar[tuple[str, ...]] = ()  # fields with lists of objects whose `sent` is what the client sent
@@ -194,6 +195,8 @@ class _Sieve:
             is_blank = stated == "" and "type" in kind.blank
             if isinstance(stated, str) and stated not in kind.supported_types and not is_blank:
                 return self._of_other_type(kind, stated, path)
+            if kind.kinds and isinstance(stated, str):
+                kind = kind.kinds[stated]
         effective: dict[str, Any] = {}
         names, nested = _field_names(kind), kind.nested
         for name, value in document.items():
@@ -264,6 +267,8 @@ def _request_error(details: ErrorDetails) -> RequestError:
         if isinstance(step, str) and step.startswith(UNION_MEMBER):
             continue
         param += f"[{step}]" if isinstance(step, int) else f".{step[:MAX_ECHOED_CHARS]}" if param else str(step)
+    if details["type"] == "union_tag_not_found":
+        return MissingParameter(f"{param}.type")
     if details["type"] == "missing":
         return MissingParameter(param)
     return InvalidParameter(f"Invalid '{param}': {details['msg']}.", param=param)

@@ -68,16 +68,18 @@ def sample_by_branches(
     )
     token_ids = choose_tokens(adjusted, state)
     has_scores = options.integer_option(IntegerOption.SCORES) > 0
-    has_logprobs = is_sampled & ~has_scores & (options.integer_option(IntegerOption.LOGPROBS) >= 0)
+    has_logprobs = is_sampled & (options.integer_option(IntegerOption.LOGPROBS) >= jnp.where(has_scores, 1, 0))
     scores = jax.lax.cond(
         jnp.any(is_sampled & has_scores),
         lambda: pack_scores(adjusted, jnp.maximum(token_ids, 0)),
         lambda: jnp.zeros((len(logits), PACKED_LOGPROBS), jnp.int32),
     )
     logprobs = jax.lax.cond(
-        jnp.any(has_logprobs), lambda: pack_logprobs(logits, jnp.maximum(token_ids, 0)), lambda: scores
+        jnp.any(has_logprobs),
+        lambda: pack_logprobs(jnp.where(has_scores[:, None], adjusted, logits), jnp.maximum(token_ids, 0)),
+        lambda: scores,
     )
-    return Sampled(token_ids, jnp.where(has_scores[:, None], scores, logprobs))
+    return Sampled(token_ids, jnp.where((has_scores & ~has_logprobs)[:, None], scores, logprobs))
 
 
 def sample_with_everything(

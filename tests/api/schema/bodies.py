@@ -12,6 +12,7 @@ from service.api.schema import (
     batches,
     chat,
     completions,
+    decisions,
     embeddings,
     generation,
     loads,
@@ -32,13 +33,13 @@ from service.api.schema.wire import WireObject
 
 # Every module of schemas is imported here, so that each object that they declare is found.
 MODULES = (
-    adapters, audio, batches, chat, completions, embeddings, generation, loads, message_blocks, messages, ollama,
-    pooling, rerank, response_input, response_tools, responses, stored_responses, structured, tokenize, tools,
+    adapters, audio, batches, chat, completions, decisions, embeddings, generation, loads, message_blocks, messages,
+    ollama, pooling, rerank, response_input, response_tools, responses, stored_responses, structured, tokenize, tools,
 )  # fmt: skip
 # Common parts of several objects, and the form of recordings, which is no JSON.
 PARTS_OF_OBJECTS = {
     "SamplingFields", "SharedFields", "GenerationRequest", "VariableFields", "TemplateFields", "EncoderRequest",
-    "PairsRequest", "OllamaRequest", "_Readable", "AudioRequest",
+    "PairsRequest", "Option", "OllamaRequest", "Question", "_Readable", "AudioRequest",
 }  # fmt: skip
 MAX_CHECKED_ITEMS = 4096  # of a list against a JSON schema, for the time that it takes
 
@@ -160,6 +161,12 @@ LEAST: dict[type[WireObject], dict[str, Any]] = {
     messages.MessagesRequest: {"model": "m", "messages": [MESSAGE], "max_tokens": 5},
     messages.MessagesTool: {"name": "f"},
     response_input.InputPart: {"type": "input_text", "text": "a"},
+    decisions.DecisionPart: {"type": "input_text", "text": "a"},
+    decisions.DecisionsRequest: {
+        "model": "m",
+        "input": "hi",
+        "questions": [{"type": "predicate", "instructions": "a"}],
+    },
     response_tools.NamespacedTool: flat_tool(),
     response_tools.ResponseTool: flat_tool(),
     response_tools.NamedTool: flat_tool(),

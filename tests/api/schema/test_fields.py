@@ -5,7 +5,17 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from service.api.schema import chat, completions, generation, ollama, pooling, rerank, response_input, responses
+from service.api.schema import (
+    chat,
+    completions,
+    decisions,
+    generation,
+    ollama,
+    pooling,
+    rerank,
+    response_input,
+    responses,
+)
 from service.api.schema.loads import LoadsQuery
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.api.schema.response_tools import ChosenTool, NamespacedTool, ResponseTool
@@ -45,6 +55,8 @@ INSTEAD = {
     (LoadsQuery, "include"): [{"include": "core,memory"}],
     (chat.ContentPart, "type"): [{"type": "text"}, {"type": "image_url", "image_url": {"url": "data:,"}}],
     (response_input.InputPart, "type"): [{"type": "input_text"}, {"type": "input_image", "image_url": "data:,"}],
+    (decisions.DecisionPart, "type"): [{"type": "input_text"}, {"type": "input_json", "data": {}}],
+    (decisions.DecisionsRequest, "input"): [{"input": "a"}, {"input": [MESSAGE]}],
     (ChosenTool, "type"): [
         {"type": "function"},
         {"type": "custom"},
@@ -65,6 +77,8 @@ REFUSED_ALL_THE_SAME = {
     (responses.ResponsesRequest, "n"): [{"n": 2}, {"n": 8}],
     (responses.ResponsesRequest, "input"): [{"input": [{"type": "message"}]}],
     (responses.ResponsesRequest, "tool_choice"): [{"tool_choice": {"type": "function"}}],
+    (decisions.DecisionsRequest, "input"): [{"input": [{"type": "message"}]}],
+    (decisions.DecisionsRequest, "questions"): [{"questions": [{"instructions": "a"}]}, {"questions": [{"type": "a"}]}],
     (LoadsQuery, "include"): [{"include": "other"}],
 }
 
