@@ -20,7 +20,8 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import read_config
 from service.settings import Settings
 from service.start.dtype import BFLOAT16, choose_formats
-from service.start.kinds.engine_spec import choose_shapes, head_shapes, with_kept_bits, without_slow_images
+from service.start.kinds.decoder import head_shapes
+from service.start.kinds.engine_spec import choose_shapes, with_kept_bits, without_slow_images
 
 NUM_SEQS = (16, 64)
 KV_DTYPES = ("auto", "int8")

@@ -10,7 +10,8 @@ import jax
 from benchmarks.quantization.ways import AVX2_FLOAT32, AVX2_INT8, WAYS, way_settings
 from service.checkpoint.discover import locate
 from service.settings import Settings
-from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec, position_bytes
+from service.start.kinds.decoder import position_bytes
+from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
 from service.storage.local import LocalSource
 from service.storage.location import LocalLocation, Location
 

@@ -5,7 +5,7 @@ A broken bundle or an unreachable location costs a log line, a metric and a reco
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cache
@@ -69,8 +69,12 @@ def bundle_key(
     weight_dtype: np.dtype | None = None,
     product_dtype: np.dtype | None = None,
     kernel: str | None = None,
+    draft: Mapping[str, Any] | None = None,
 ) -> BundleKey:
-    """Return the key of the bundle for a model; the attention kernel is named because a check may refuse the usual."""
+    """Return the key of the bundle for a model; the attention kernel is named because a check may refuse the usual.
+
+    A draft model adds what its own executables depend on.
+    """
     inputs: dict[str, Any] = {
         "model": asdict(config),
         "dtype": dtype.name,
@@ -79,6 +83,7 @@ def bundle_key(
         "weight_dtype": weight_dtype.name if weight_dtype is not None else dtype.name,
         "product_dtype": product_dtype.name if product_dtype is not None else dtype.name,
         "kernel": kernel,
+        **({} if draft is None else {"draft": draft}),
         "shapes": asdict(shapes),
         "source": _traced_digest(),
         "mesh": mesh.key_inputs,

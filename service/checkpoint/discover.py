@@ -63,13 +63,21 @@ class LocatedCheckpoint:
     sentence_files: Mapping[str, Any] = field(default_factory=dict)  # the JSON of sentence-transformers, by file
     adapter: LocatedAdapter | None = None  # merged into the weights while they are loaded
     generation: Mapping[str, Any] | None = None  # generation_config.json of the model, if its tokenizer is elsewhere
+    draft: "LocatedCheckpoint | None" = None  # of the model that drafts for this one
 
     @property
     def version(self) -> str:
         """A digest of the versions of all files that the weights are made from."""
-        if self.adapter is None:
+        adapter = [] if self.adapter is None else [self.adapter.files.version]
+        others = [*adapter, *([] if self.draft is None else [self.draft.version])]
+        if not others:
             return self.weights.version
-        return hashlib.sha256(f"{self.weights.version} {self.adapter.files.version}".encode()).hexdigest()
+        return hashlib.sha256(" ".join([self.weights.version, *others]).encode()).hexdigest()
+
+    @property
+    def is_as_saved(self) -> bool:
+        """Whether its files are in the dtype that its configuration names."""
+        return isinstance(self.layout, SnapshotLayout) and not self.layout.is_conversion
 
     @property
     def weight_files(self) -> Sequence[str]:

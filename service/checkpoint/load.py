@@ -63,9 +63,10 @@ def load_checkpoint(
 
 
 def is_on_this_machine(located: LocatedCheckpoint, cache: CheckpointCache | None) -> bool:
-    """Return whether the weights, and the adapter's, can be loaded without a transfer."""
+    """Return whether the weights, the adapter's and the draft model's can be loaded without a transfer."""
     files = [located.weights, *([] if located.adapter is None else [located.adapter.files])]
-    return all(each.source.is_on_this_machine(each.objects, cache) for each in files)
+    is_draft_here = located.draft is None or is_on_this_machine(located.draft, cache)
+    return is_draft_here and all(each.source.is_on_this_machine(each.objects, cache) for each in files)
 
 
 def load_on_host(

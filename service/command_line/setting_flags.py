@@ -65,6 +65,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "max_prefill_tokens",
         "max_step_stall_ms",
         "speculation",
+        "draft_model_uri",
         "page_size",
         "embedding_cache_bytes",
     ),

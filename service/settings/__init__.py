@@ -47,7 +47,7 @@ type ReasoningParser = Literal[
     "mistral", "nemotron_v2", "nemotron_v3", "olmo3", "openai_gptoss", "qwen3", "seed_oss", "step3p5",
 ]  # fmt: skip
 type KvDtype = Literal["auto", "bfloat16", "int8", "fp8"]
-type SpeculationMode = Literal["auto", "off", "ngram"]
+type SpeculationMode = Literal["auto", "off", "ngram", "draft"]
 
 
 class Settings(BaseModel):
@@ -303,8 +303,13 @@ class Settings(BaseModel):
         default="off",
         description="Several tokens a step: tokens that are foreseen are drafted, and verified all at once, with the "
         "same answers. `auto`: where it is faster, by how often drafts of the text were right and by what steps take, "
-        "measured as they run. `ngram`: wherever any are known. `off`: never. See "
-        "docs/guides/speculation.md.",
+        "measured as they run. `ngram`: wherever any are known. `draft`: wherever DRAFT_MODEL_URI's model can draft. "
+        "`off`: never. See docs/guides/speculation.md.",
+    )
+    draft_model_uri: str | None = Field(
+        default=None,
+        description="A small model with the tokenizer of the served one, which drafts for it on the same devices with "
+        "SPECULATION `draft` or `auto`: `gs://…`, `hf://…` or a path.",
     )
     page_size: int | None = Field(
         default=None,
@@ -571,6 +576,13 @@ class Settings(BaseModel):
         if self.adapter_uri and self.has_catalogue:
             reason = "is merged into a single model. In MODELS_CONFIG, give a model an 'adapter'."
             raise SettingsError("ADAPTER_URI", reason)
+        if self.draft_model_uri and self.has_catalogue:
+            raise SettingsError("DRAFT_MODEL_URI", "drafts for a single model, and there are several. Unset it.")
+        if self.draft_model_uri and self.speculation not in ("auto", "draft"):
+            reason = f"is set, and with SPECULATION={self.speculation} it drafts nothing: set that to draft or auto."
+            raise SettingsError("DRAFT_MODEL_URI", reason)
+        if self.speculation == "draft" and not self.draft_model_uri:
+            raise SettingsError("SPECULATION", "is draft, which needs DRAFT_MODEL_URI.")
         if self.models and not self.has_catalogue:
             raise SettingsError(
                 "MODELS", "needs a catalogue: GCS_BUCKET without MODEL_NAME, CATALOGUE_URI, or MODELS_CONFIG."

@@ -25,7 +25,7 @@ PREFIX = "LEVSERVE_"
 SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
 # Cloud Run sets these for services and for jobs.
 PLATFORM_VARIABLES = ("K_SERVICE", "CLOUD_RUN_JOB")
-ADDRESSES = ("model_uri", "tokenizer_uri", "adapter_uri")
+ADDRESSES = ("model_uri", "tokenizer_uri", "adapter_uri", "draft_model_uri")
 
 
 def load_settings(

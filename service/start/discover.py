@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -141,11 +142,15 @@ def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
             adapter_uri=settings.adapter_uri,
             cache=context.cache,
         )
+        if settings.draft_model_uri is not None:
+            located = replace(located, draft=locate(settings.draft_model_uri, open_pinned, cache=context.cache))
         if not settings.auto_download_models and not is_on_this_machine(located, context.cache):
             raise NotDownloaded(located.uri)
         facts |= {"uri": located.uri, "model_type": located.hub_config.get("model_type")}
         if located.adapter is not None:
             facts["adapter"] = located.adapter.uri
+        if located.draft is not None:
+            facts["draft_model"] = located.draft.uri
     return located
 
 

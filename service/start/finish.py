@@ -133,7 +133,7 @@ def _non_finite(uri: str, spec: "ModelSpec", weights: "LoadedWeights[jax.Array]"
     from service.weights.names import NUM_SHOWN
     from service.weights.non_finite import non_finite_tensors  # which no start that succeeds needs
 
-    names = list(dict.fromkeys(non_finite_tensors(spec.specs, weights.weights)))
+    names = list(dict.fromkeys(non_finite_tensors(spec.all_specs, weights.weights)))
     more = max(len(names) - NUM_SHOWN, 0)
     return NonFiniteWeights(uri, names[:NUM_SHOWN], num_more=more, dtype=spec.dtype.name)
 

@@ -19,6 +19,7 @@ from service.start.tasks import (
     assemble_model,
     begin_executables,
     begin_state,
+    check_draft,
     check_packages,
     choose_spec,
     load_text,
@@ -79,9 +80,10 @@ def add_start(tasks: Tasks[StartContext], import_api: Callable[[StartContext], N
     state = tasks.add("device_state", begin_state, bundle, executables, after=[room])
     files = tasks.add("tokenizer_files", pull_tokenizer_files, checkpoint)
     text = tasks.add("tokenizer", load_text, checkpoint, files, after=[bundle])
+    checked = tasks.add("draft_tokenizer", check_draft, checkpoint, text)
     api = [] if import_api is None else [tasks.add("api", import_api, after=[bundle])]
     engine = tasks.add("engine", start_engine, bundle, weights, executables, state, after=[first])
-    model = tasks.add("model", assemble_model, checkpoint, spec, weights, engine, text, after=api)
+    model = tasks.add("model", assemble_model, checkpoint, spec, weights, engine, text, after=[*api, checked])
     probed = tasks.add("probe", probe, checkpoint, spec, weights, engine, after=[model])
     rest = tasks.add("rest", obtain_rest, bundle, executables, engine, after=[probed])
     ready = tasks.add("ready", mark_ready, devices, bundle, model, rest)

@@ -178,7 +178,8 @@ def _build(plan: _Plan, search: BundleSearch) -> Bundle:
         return executables.to_bundle(spec, plan.progress)
     with plan.progress.phase(Phase.WARM):
         # Whether a step runs does not depend on the values of the weights.
-        zeros = {weight.name: spec.mesh.put(np.zeros(weight.shape, weight.dtype), weight.axes) for weight in spec.specs}
+        mesh = spec.mesh
+        zeros = {each.name: mesh.put(np.zeros(each.shape, each.dtype), each.axes) for each in spec.all_specs}
         spec.run_once(zeros, executables.by_name)
     return executables.to_bundle(spec, plan.progress)
 

@@ -7,7 +7,7 @@ A warm start imports no Levanter, Haliax, Equinox or Transformers, and nothing h
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as TokenizerBackend
 
     from service.api.served import Served
+    from service.checkpoint.limits import LoadLimits
     from service.compile.lru_cache import LruCache
+    from service.device.mesh import DeviceMesh
+    from service.models.weight_spec import WeightSpec
     from service.start.executables import BundleSearch, StartExecutables
     from service.start.kinds.model_spec import ModelSpec, Running, TextFiles
     from service.text.load import TokenizerFiles
@@ -120,16 +123,52 @@ def load_weights(
     begin_s = None if prefetched_weights is None else prefetched_weights.begin_s
     with context.progress.phase(Phase.WEIGHTS, begin_s=begin_s) as fields:
         fields["weights_bytes"] = spec.weights_bytes
-        cached = context.common.host_cache.place(_weights_key(checkpoint, spec), spec.specs, spec.mesh)
+        cached = context.common.host_cache.place(_weights_key(checkpoint, spec), spec.all_specs, spec.mesh)
         fields["is_from_host_cache"] = cached is not None
         if cached is not None:
             return LoadedWeights(cached)
-        if prefetched_weights is not None and expected_weights is not None:
-            if expected_weights.match(spec):
-                on_host = prefetched_weights.loaded
-                return LoadedWeights(spec.mesh.alias_host_arrays(on_host.weights), on_host.release)
-            prefetched_weights.loaded.release()
-        return load_checkpoint(checkpoint, spec.specs, mesh=spec.mesh, limits=context.load_limits)
+        own = _own_weights(context, checkpoint, spec, expected_weights, prefetched_weights)
+        if checkpoint.draft is None:
+            return own
+        of_draft = [each for each in spec.all_specs if each not in spec.specs]
+        return _with_draft(own, checkpoint.draft, of_draft, spec.mesh, context.load_limits)
+
+
+def _own_weights(
+    context: StartContext,
+    checkpoint: LocatedCheckpoint,
+    spec: "ModelSpec",
+    expected_weights: ExpectedWeights | None,
+    prefetched_weights: PrefetchedWeights | None,
+) -> "LoadedWeights[jax.Array]":
+    """Place the checkpoint's own weights that were prefetched, or load those that are needed."""
+    if prefetched_weights is not None and expected_weights is not None:
+        if expected_weights.match(spec):
+            on_host = prefetched_weights.loaded
+            return LoadedWeights(spec.mesh.alias_host_arrays(on_host.weights), on_host.release)
+        prefetched_weights.loaded.release()
+    return load_checkpoint(checkpoint, spec.specs, mesh=spec.mesh, limits=context.load_limits)
+
+
+def _with_draft(
+    own: "LoadedWeights[jax.Array]",
+    draft: LocatedCheckpoint,
+    specs: "Sequence[WeightSpec]",
+    mesh: "DeviceMesh",
+    limits: "LoadLimits",
+) -> "LoadedWeights[jax.Array]":
+    """Load a draft model's weights, and return them beside the target's."""
+    try:
+        loaded = load_checkpoint(draft, specs, mesh=mesh, limits=limits)
+    except BaseException:
+        own.release()
+        raise
+
+    def release() -> None:
+        own.release()
+        loaded.release()
+
+    return LoadedWeights({**own.weights, **loaded.weights}, release)
 
 
 def _weights_key(checkpoint: LocatedCheckpoint, spec: "ModelSpec") -> str:
@@ -227,6 +266,29 @@ def load_text(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer_fi
         if tokenizer.num_rows is not None and tokenizer.vocab_size > tokenizer.num_rows:
             fields["tokens_without_embedding"] = tokenizer.vocab_size - tokenizer.num_rows
     return TextFiles(tokenizer, template, generation, read_preprocessor(tokenizer_files, uri))
+
+
+def check_draft(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer: "TextFiles") -> None:
+    """Check that the draft model, if there is one, has the tokens of its target.
+
+    Raises:
+        SettingsError: it has others.
+    """
+    draft = checkpoint.draft
+    if draft is None:
+        return
+    from service.checkpoint.tokenizer_files import pull_tokenizer
+    from service.text.load import load_tokenizer
+
+    files = pull_tokenizer(draft, context.cache, context.progress.pulled).path
+    parse = partial(_parse_once, context.common.tokenizers)
+    other = load_tokenizer(files, draft.uri, parse, config=draft.hub_config, generation={})
+    if (token := tokenizer.tokenizer.first_difference(other)) is not None:
+        message = (
+            f"{draft.uri} has another tokenizer than the model: {token!r} is not the same token of both. Set it to a "
+            "smaller model of the same family."
+        )
+        raise SettingsError("DRAFT_MODEL_URI", message)
 
 
 def _own_template(settings: Settings) -> str | None:

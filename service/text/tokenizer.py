@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, override
 
 import tokenizers
@@ -71,6 +72,17 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Number of ids in the tokenizer, added tokens included; an embedding may have more rows."""
         return self.backend.get_vocab_size(with_added_tokens=True)
+
+    def first_difference(self, other: "Tokenizer") -> str | None:
+        """Return a token that is not the same of both: added tokens may be missing in one, and no others."""
+        if self.backend is other.backend:
+            return None
+        own, others = self.backend.get_vocab(with_added_tokens=True), other.backend.get_vocab(with_added_tokens=True)
+        added = {str(token) for each in (self, other) for token in each.backend.get_added_tokens_decoder().values()}
+        # `str` of an added token is its content.
+        missing = (token for token in own.keys() ^ others.keys() if token not in added)
+        moved = (token for token, token_id in own.items() if others.get(token, token_id) != token_id)
+        return next(chain(missing, moved), None)
 
     def encode(
         self, text: str, *, add_special_tokens: bool, param: str = "prompt", max_model_len: int | None = None

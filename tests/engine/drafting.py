@@ -1,8 +1,42 @@
-"""Proposers that know the text, or think they do."""
+"""A model whose texts seldom break, its executables, and proposers that know its texts, or think they do."""
 
+import functools
 import random
 
+import jax.numpy as jnp
+
+from service.compile.aot import compile_programs
 from service.engine.schedule.proposers import Proposer
+from service.engine.shapes import EngineShapes
+from service.engine.steps.programs import engine_programs
+from tests.engine.test_sampled_requests import VOCAB, HandScoredModel
+
+SHAPES = EngineShapes(
+    num_slots=3, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=16, row_tokens=8, num_drafts=5
+)
+
+BREAKING_SUM = 613  # after tokens of this sum the logits are NaN
+
+
+class LongScoredModel(HandScoredModel):
+    """One whose texts seldom break."""
+
+    def logits(self, weights, hidden, num_used, *, stays_split=False):
+        sums = hidden[:, :1].astype(jnp.int32)
+        tokens = jnp.arange(VOCAB)[None]
+        scores = ((sums * 7 + tokens * tokens * 3 + sums * tokens) % 31).astype(jnp.float32) / 4 - 3
+        return jnp.where((sums == BREAKING_SUM) & (tokens == 5), jnp.nan, scores)
+
+
+def executables_of(programs):
+    """Return the executables of programs, by name."""
+    return {name: compiled.executable for name, compiled in compile_programs(programs, num_threads=2).items()}
+
+
+@functools.cache
+def scored_executables(shapes):
+    """Return those of an engine of this model, compiled once for all tests."""
+    return executables_of(engine_programs(LongScoredModel(), shapes, {}))
 
 
 class Oracle(Proposer):

@@ -3,40 +3,19 @@
 import asyncio
 from dataclasses import replace
 
-import jax.numpy as jnp
 import pytest
 
-from service.compile.aot import compile_programs
 from service.engine.request import FinishReason, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.proposers import ForcedProposer, PredictionProposer
 from service.engine.schedule.speculation import Speculation
-from service.engine.shapes import EngineShapes
-from service.engine.steps.programs import engine_programs
 from service.engine.token_mask import pack_token_mask
 from service.errors import ConstraintError, NonFiniteLogits
 from service.observability.model_metrics import ModelMetrics
-from tests.engine.drafting import Oracle
+from tests.engine.drafting import SHAPES, LongScoredModel, Oracle, scored_executables
 from tests.engine.running import run, tokens_of
 from tests.engine.test_constraints import Remainders
-from tests.engine.test_sampled_requests import VOCAB, HandScoredModel
-
-SHAPES = EngineShapes(
-    num_slots=3, num_pages=24, page_size=4, max_model_len=48, max_prefill_tokens=16, row_tokens=8, num_drafts=5
-)
-
-
-BREAKING_SUM = 613  # after tokens of this sum the logits are NaN
-
-
-class LongScoredModel(HandScoredModel):
-    """One whose texts seldom break."""
-
-    def logits(self, weights, hidden, num_used, *, stays_split=False):
-        sums = hidden[:, :1].astype(jnp.int32)
-        tokens = jnp.arange(VOCAB)[None]
-        scores = ((sums * 7 + tokens * tokens * 3 + sums * tokens) % 31).astype(jnp.float32) / 4 - 3
-        return jnp.where((sums == BREAKING_SUM) & (tokens == 5), jnp.nan, scores)
+from tests.engine.test_sampled_requests import VOCAB
 
 
 class Rule(Remainders):
@@ -62,9 +41,7 @@ def shapes(request):
 
 @pytest.fixture(scope="module")
 def drafting_runner(scored, shapes):
-    compiled = compile_programs(engine_programs(scored, shapes, {}), num_threads=2)
-    executables = {name: program.executable for name, program in compiled.items()}
-    runner = Runner(shapes, scored.layer_groups, {}, executables)
+    runner = Runner(shapes, scored.layer_groups, {}, scored_executables(shapes))
     runner.warm()
     return runner
 

@@ -11,6 +11,16 @@ from service.text.tokenizer import Tokenizer
 from tests.text.small_tokenizers import byte_level, metaspace, outside_metaspace
 
 
+def test_tokenizers_differ_in_a_token_that_one_lacks_or_has_in_another_place_but_not_in_what_was_added():
+    one, same, more = (Tokenizer(byte_level()) for _ in range(3))
+    assert one.first_difference(one) is one.first_difference(same) is None
+    more.backend.add_tokens(["<tool>"])
+    assert one.first_difference(more) is more.first_difference(one) is None
+    assert Tokenizer(byte_level(num_tokens=400)).first_difference(one) is not None
+    moved = Tokenizer(metaspace(words=("▁the", "▁a", "▁", "b", "a", "e", "h", "t", "▁t", "he", "é", "\ufffd", "世")))
+    assert Tokenizer(metaspace()).first_difference(moved) in ("a", "b")
+
+
 def test_a_token_has_bytes_of_its_own():
     tokenizer = Tokenizer(byte_level())
     ids = tokenizer.encode("né🌍", add_special_tokens=False)

@@ -1,5 +1,7 @@
-"""Proposers: what may come next in a sequence. They need no weights."""
+"""Proposers: what may come next in a sequence. All but a draft model need no weights."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Protocol, override, runtime_checkable
 
@@ -28,6 +30,31 @@ class Proposer(Protocol):
 
     def forget(self, sequence: Sequence) -> None:
         """Drop what is kept of a sequence that has ended."""
+        ...
+
+
+@runtime_checkable
+class DraftModel(Protocol):
+    """A model that drafts for several sequences at once. Its steps take time, and what it drafts need not be right."""
+
+    def catch_up(self, sequences: Items[Sequence]) -> list[Sequence]:
+        """Compute what the model has not seen of sequences, as much as one step can, and return those it has caught up.
+
+        Args:
+            sequences: those that decode, all of whose tokens are known.
+        """
+        ...
+
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+        """Return tokens that may follow those that are known of sequences, as many as are asked for or fewer.
+
+        Args:
+            lengths: of sequences that the model has caught up with and that hold the pages of so many positions more.
+        """
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop what is kept of a sequence that has ended and still holds its pages."""
         ...
 
 

@@ -245,7 +245,7 @@ class Scheduler:
         self._grow_all(ends)
         drafts: Mapping[Sequence, tuple[int, ...]] = {}
         if self.speculation is not None and not self.is_loading and not ends and only is None:
-            drafts = self.speculation.choose([s for s in decoding if s.is_running])
+            drafts = self.speculation.choose([s for s in decoding if s.is_running], self._reserve)
         decodes = [
             self._plan_drafts(s, drafts[s]) if s in drafts else self._plan_token(s) for s in decoding if s.is_running
         ]
@@ -499,16 +499,22 @@ class Scheduler:
     def _plan_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> PlannedSequence:
         """Plan the last token of a sequence and those of its drafts for which there are pages."""
         start = sequence.num_computed
-        while drafts and not self._pages.can_grow(sequence, start + 1 + len(drafts)):
-            drafts = drafts[:-1]
+        drafts = drafts[: self._reserve(sequence, len(drafts))]
         if not drafts:
             return self._plan_token(sequence)
-        self._pages.grow(sequence, start + 1 + len(drafts))
         sequence.num_drafted = len(drafts)
         sequence.num_computed += 1 + len(drafts)
         sequence.num_planned += 1 + len(drafts)
         token_ids = (sequence.known_ids[-1], *drafts)
         return PlannedSequence(sequence, sequence.slot, start, token_ids, is_sampled=True, drafts=drafts)
+
+    def _reserve(self, sequence: Sequence, length: int) -> int:
+        """Give a sequence that decodes the pages for drafts of a length; return for how many tokens there are some."""
+        while length > 0 and not self._pages.can_grow(sequence, sequence.num_computed + 1 + length):
+            length -= 1
+        if length > 0:
+            self._pages.grow(sequence, sequence.num_computed + 1 + length)
+        return length
 
     def _plan_chunk(self, sequence: Sequence, end: int) -> PlannedSequence:
         start = sequence.num_computed

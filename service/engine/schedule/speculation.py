@@ -5,15 +5,16 @@ after each of them with that position's randomness, and a draft is accepted if i
 its place. The text is that of no speculation, at any temperature; a wrong draft costs time alone.
 
 What was proposed is compared with what comes, whether it is drafted or not. So a text that nobody foresees is known as
-such before anything was drafted for it.
+such before anything was drafted for it. A draft model, whose proposals take time, is asked only for what is drafted.
 """
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-from service.engine.schedule.proposers import ForcedProposer, NgramProposer, PredictionProposer, Proposer
+from service.engine.schedule.proposers import DraftModel, ForcedProposer, NgramProposer, PredictionProposer, Proposer
 from service.engine.schedule.sequence import Sequence
 from service.engine.schedule.step_costs import StepCosts
 from service.engine.shapes import EngineShapes
@@ -24,6 +25,9 @@ WEIGHT_OF_LATEST = 0.2  # in the mean of a sequence's acceptance
 LEAST_GAIN = 1.05  # tokens a second with drafts, over those without, below which none are made
 LEAST_ACCEPTANCE = 0.25  # of a token, below which no draft can pay
 LENGTHS = (1, 3, 7, 15)  # of drafts, of which one is chosen: with the last token they are powers of two
+MODEL_ACCEPTANCE = 0.7  # of a draft model's tokens, before any was compared
+WEIGHT_OF_TOKEN = 0.01  # in the mean of its acceptance over all sequences, from which a new one's begins
+WEIGHT_OF_HOPE = 0.02  # of the first acceptance, for each new sequence: a text may come that the model knows better
 
 
 @dataclass(slots=True)
@@ -54,17 +58,25 @@ class Speculation:
     """Chooses drafts before each step."""
 
     def __init__(
-        self, shapes: EngineShapes, proposers: Items[Proposer] | None = None, *, is_adaptive: bool = True
+        self,
+        shapes: EngineShapes,
+        proposers: Items[Proposer] | None = None,
+        *,
+        model: DraftModel | None = None,
+        is_adaptive: bool = True,
     ) -> None:
         """Know nothing yet.
 
         Args:
             shapes: the sizes of the engine.
             proposers: those that are asked, in their order; None for those that need no weights.
+            model: drafts where these foresee nothing, or less surely; None for no model.
             is_adaptive: whether drafts are made only where they pay; otherwise wherever there are any.
         """
         usual = (ForcedProposer(), PredictionProposer(), NgramProposer())
         self._proposers: tuple[Proposer, ...] = usual if proposers is None else tuple(proposers)
+        self._model, self._model_acceptance = model, MODEL_ACCEPTANCE
+        self._drafting_s = 0.0  # that the model took since the last step was observed
         self._is_adaptive = is_adaptive
         self._most = shapes.num_drafts
         self._num_samples, self._row_tokens = shapes.num_samples, shapes.row_tokens
@@ -83,16 +95,27 @@ class Speculation:
 
     def may_draft(self, decoding: Items[Sequence]) -> bool:
         """Return whether drafts would be chosen if the steps in flight were read."""
-        return bool(self._chosen([self._candidate(sequence) for sequence in decoding], len(decoding)))
+        found = [self._candidate(sequence) for sequence in decoding]
+        return bool(self._chosen(found, len(decoding)) or self._wanted_of_model(decoding, len(decoding)))
 
-    def choose(self, decoding: Items[Sequence]) -> dict[Sequence, tuple[int, ...]]:
-        """Return the drafts for a step that goes on with some sequences; of those in flight there are none."""
+    def choose(
+        self, decoding: Items[Sequence], reserve: Callable[[Sequence, int], int] = lambda _, length: length
+    ) -> dict[Sequence, tuple[int, ...]]:
+        """Return the drafts for a step that goes on with some sequences; of those in flight there are none.
+
+        Args:
+            decoding: the sequences.
+            reserve: gives a sequence pages for drafts of a length, and returns for how many tokens there are some.
+        """
         known = [sequence for sequence in decoding if sequence.is_read]
+        if wanted := self._wanted_of_model(known, len(decoding)):
+            self._ask_model({s: room for s, length in wanted.items() if (room := reserve(s, length))})
         return self._chosen([self._candidate(sequence) for sequence in known], len(decoding))
 
     def observe(self, num_seqs: int, num_rows: int, num_tokens: int, elapsed_s: float) -> None:
-        """Take the time of a step into the costs; see `StepCosts.observe`."""
-        self.costs.observe(num_seqs, num_rows, num_tokens, elapsed_s)
+        """Take the time of a step into the costs, less what a draft model took of it; see `StepCosts.observe`."""
+        self.costs.observe(num_seqs, num_rows, num_tokens, max(elapsed_s - self._drafting_s, 0.0))
+        self._drafting_s = 0.0
 
     def count(self, num_drafted: int, num_accepted: int) -> None:
         """Count a draft that was verified."""
@@ -104,18 +127,25 @@ class Speculation:
     def is_predicted(self, sequence: Sequence) -> bool:
         """Return whether the latest draft of a sequence is of its request's prediction."""
         foresight = self._foresight.get(sequence)
-        return foresight is not None and isinstance(self._proposers[foresight.proposer], PredictionProposer)
+        if foresight is None or foresight.proposer == self._number_of_model:
+            return False
+        return isinstance(self._proposers[foresight.proposer], PredictionProposer)
 
     def forget(self, sequence: Sequence) -> None:
         """Drop what is kept of a sequence that has ended."""
         if self._foresight.pop(sequence, None) is not None:
             for proposer in self._proposers:
                 proposer.forget(sequence)
+            if self._model is not None:
+                self._model.forget(sequence)
+
+    @property
+    def _number_of_model(self) -> int:
+        """The draft model's number among the proposers: the last."""
+        return len(self._proposers)
 
     def _candidate(self, sequence: Sequence) -> Candidate | None:
         """Return what may be drafted for a sequence, after its latest known token."""
-        if sequence.request.sampling.has_penalties:  # each token depends on whether those before were accepted
-            return None
         limit = self._limit(sequence)
         if limit < 1:
             return None
@@ -128,6 +158,8 @@ class Speculation:
 
     def _limit(self, sequence: Sequence) -> int:
         """Return how many tokens a step can draft: they lie in one row, and the token after them is sampled too."""
+        if sequence.request.sampling.has_penalties:  # each token depends on whether those before were accepted
+            return 0
         start = sequence.num_computed
         left_of_row = self._row_tokens - start % self._row_tokens - 1
         return min(self._most, left_of_row, sequence.request.max_tokens - sequence.num_planned - 1)
@@ -137,6 +169,8 @@ class Speculation:
         foresight = self._foresight.get(sequence)
         if foresight is None:
             rates = [proposer.first_acceptance for proposer in self._proposers]
+            self._model_acceptance += WEIGHT_OF_HOPE * (MODEL_ACCEPTANCE - self._model_acceptance)
+            rates.append(self._model_acceptance)
             foresight = self._foresight[sequence] = Foresight(rates)
         known, proposal, rates = sequence.known_ids, foresight.proposal, foresight.acceptance
         if foresight.num_compared == len(known):
@@ -147,6 +181,8 @@ class Speculation:
                 break
             is_right = proposal[place] == token_id
             rates[foresight.proposer] += WEIGHT_OF_LATEST * (is_right - rates[foresight.proposer])
+            if foresight.proposer == self._number_of_model:
+                self._model_acceptance += WEIGHT_OF_TOKEN * (is_right - self._model_acceptance)
             if not is_right:
                 proposal.clear()
                 break
@@ -174,20 +210,65 @@ class Speculation:
                 logger.exception("a source of drafts failed and is not used again", extra=facts)
         return 0, []
 
+    def _wanted_of_model(self, decoding: Items[Sequence], num_seqs: int) -> dict[Sequence, int]:
+        """Return how many tokens the model is to draft for which sequences; none where that does not pay."""
+        if self._model is None:
+            return {}
+        candidates = []
+        for sequence in decoding:
+            limit = self._limit(sequence)
+            if limit < 1:
+                continue
+            foresight = self._compared(sequence)
+            acceptance = foresight.acceptance[self._number_of_model]
+            is_foreseen = bool(foresight.proposal) and foresight.proposer != self._number_of_model
+            if is_foreseen and foresight.acceptance[foresight.proposer] >= acceptance:
+                continue
+            if not self._is_adaptive or acceptance >= LEAST_ACCEPTANCE:
+                candidates.append(Candidate(sequence, [0] * limit, acceptance))  # tokens that are not known yet
+        candidates.sort(key=lambda c: -c.acceptance)
+        lengths = self._lengths(candidates, num_seqs, is_by_model=True)
+        return {c.sequence: length for c, length in zip(candidates, lengths, strict=False)}
+
+    def _ask_model(self, lengths: dict[Sequence, int]) -> None:
+        """Have the model draft for sequences. One that fails is asked no more: no answer depends on it."""
+        model, begin_s = self._model, time.perf_counter()
+        if model is None:
+            return
+        try:
+            caught_up = model.catch_up(list(lengths))
+            drafting_s = time.perf_counter()
+            if caught_up:
+                drafts = model.draft({sequence: lengths[sequence] for sequence in caught_up})
+                elapsed_s, most = time.perf_counter() - drafting_s, max(lengths[sequence] for sequence in caught_up)
+                self.costs.observe_model(len(caught_up), most, elapsed_s)
+                for sequence, tokens in drafts.items():
+                    foresight = self._foresight[sequence]
+                    foresight.proposer, foresight.proposal = self._number_of_model, tokens
+        except Exception:
+            self._model = None
+            logger.exception("a source of drafts failed and is not used again", extra={"source": "DRAFT_MODEL_URI"})
+        self._drafting_s += time.perf_counter() - begin_s
+
     def _chosen(self, found: Iterable[Candidate | None], num_seqs: int) -> dict[Sequence, tuple[int, ...]]:
         """Return the drafts that bring the most tokens a second; none if no drafts bring as many."""
         candidates = sorted((c for c in found if c is not None), key=lambda c: -c.acceptance)
-        if not candidates:
-            return {}
-        if self._is_adaptive:
-            decode_s = self.costs.decode_s(num_seqs)
-            lengths = [] if decode_s is None else self._best(candidates, num_seqs, decode_s)
-        else:
-            lengths = self._fitting(candidates, self._most, num_seqs)
+        lengths = self._lengths(candidates, num_seqs)
         return {c.sequence: tuple(c.tokens[:length]) for c, length in zip(candidates, lengths, strict=False)}
 
-    def _best(self, candidates: Items[Candidate], num_seqs: int, decode_s: float) -> list[int]:
+    def _lengths(self, candidates: Items[Candidate], num_seqs: int, *, is_by_model: bool = False) -> list[int]:
         """Return how many tokens to draft for each of the first candidates."""
+        if not candidates:
+            return []
+        if not self._is_adaptive:
+            # The tokens of a proposal are there; those of a model are shared out evenly.
+            share = max((self._num_samples - num_seqs) // len(candidates), 1) if is_by_model else self._most
+            return self._fitting(candidates, min(share, self._most), num_seqs)
+        decode_s = self.costs.decode_s(num_seqs)
+        return [] if decode_s is None else self._best(candidates, num_seqs, decode_s, is_by_model=is_by_model)
+
+    def _best(self, candidates: Items[Candidate], num_seqs: int, decode_s: float, *, is_by_model: bool) -> list[int]:
+        """Return how many tokens to draft for each of the first candidates to be fastest."""
         best, best_rate = [], LEAST_GAIN * num_seqs / decode_s
         refused: set[tuple[int, int]] = set()
         for longest in (*(n for n in LENGTHS if n < self._most), self._most):
@@ -196,7 +277,8 @@ class Speculation:
             for count, length in enumerate(lengths, 1):
                 gain += candidates[count - 1].gain(length)
                 num_tokens += 1 + length
-                rate = (num_seqs + gain) / (decode_s + self.costs.more_s(count, num_tokens))
+                model_s = self.costs.model_s(count, max(lengths[:count])) if is_by_model else 0.0
+                rate = (num_seqs + gain) / (decode_s + model_s + self.costs.more_s(count, num_tokens))
                 if rate > best_rate:
                     best, best_rate = lengths[:count], rate
                 elif (num_seqs + gain) / decode_s > best_rate:

@@ -23,6 +23,9 @@ class StepCosts:
         self._row_counts = row_counts
         self._decode_s: dict[int, float] = {}  # by the number of sequences
         self._more_s: dict[tuple[int, int], float] = {}  # by room for rows and tokens in them, as a power of two
+        self._model_s: dict[
+            int, float
+        ] = {}  # of a draft model for a token, by the number of sequences as a power of two
 
     def observe(self, num_seqs: int, num_rows: int, num_tokens: int, elapsed_s: float) -> None:
         """Take the time of a step without prompts.
@@ -49,11 +52,22 @@ class StepCosts:
         """Return how much longer a step takes with rows of drafts; what was never measured is tried."""
         return self._more_s.get(self._key(num_rows, num_tokens), 0.0)
 
+    def observe_model(self, num_seqs: int, length: int, elapsed_s: float) -> None:
+        """Take the time in which a draft model drafted at most `length` tokens for each of some sequences."""
+        key = num_seqs.bit_length()
+        self._model_s[key] = _mean(self._model_s.get(key), elapsed_s / length)
+
+    def model_s(self, num_seqs: int, length: int) -> float:
+        """Return how long a draft model drafts at most `length` tokens for each; what was never measured is tried."""
+        return self._model_s.get(num_seqs.bit_length(), 0.0) * length
+
     def doubt(self, num_rows: int, num_tokens: int) -> None:
         """Let a cost that keeps a draft from being made be measured again some day."""
         key = self._key(num_rows, num_tokens)
         if key in self._more_s:
             self._more_s[key] *= DOUBT
+        if num_rows.bit_length() in self._model_s:
+            self._model_s[num_rows.bit_length()] *= DOUBT
 
     def _key(self, num_rows: int, num_tokens: int) -> tuple[int, int]:
         room = next((count for count in self._row_counts if count >= num_rows), self._row_counts[-1])

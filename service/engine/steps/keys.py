@@ -21,6 +21,7 @@ encode-…                        an encoder: before its layers, the layers of a
                                 to which media are padded
 remember-…                      its output to keys and values; one for each kind of layer group
 attend-…                        layers in a step that also returns what heads attend to; one for each kind of group
+draft-…                         a draft model: its cache, rows of tokens that it has not seen, the tokens it drafts
 """
 
 from collections.abc import Sequence
@@ -143,6 +144,25 @@ class WriteAdapter(NamedTuple):
         return f"adapter-{self.group}"
 
 
+class DraftPart(StrEnum):
+    """What a program of a draft model does."""
+
+    CACHE = "cache"  # makes it
+    READ = "read"  # computes tokens that are known
+    DRAFT = "draft"  # drafts the tokens after them
+
+
+class OfDraft(NamedTuple):
+    """A program of a draft model."""
+
+    part: DraftPart
+    size: int = 0  # rows that it reads, or sequences for which it drafts
+
+    @override
+    def __str__(self) -> str:
+        return f"draft-{self.part}{f'-{self.size}' if self.size else ''}"
+
+
 class Whole(NamedTuple):
     """The program that is all of a decode step."""
 
@@ -165,7 +185,7 @@ class Hidden(NamedTuple):
 
 
 type ProgramKey = (
-    SingleProgram | Embed | Layers | Sample | Verify | Whole | Hidden | OfMemory | OfEncoder | WriteAdapter
+    SingleProgram | Embed | Layers | Sample | Verify | Whole | Hidden | OfMemory | OfEncoder | WriteAdapter | OfDraft
 )
 
 
@@ -253,6 +273,18 @@ def attention_keys(shapes: EngineShapes, groups: Sequence[LayerGroup]) -> list[P
 def adapter_keys(groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     """Return the programs that write adapters into slots; none of an engine without slots."""
     return [WriteAdapter(group.kind) for group in distinct(groups) if group.adapters]
+
+
+def draft_keys(shapes: EngineShapes) -> list[OfDraft]:
+    """Return the programs of a draft model."""
+    drafting = [OfDraft(DraftPart.DRAFT, count) for count in draft_counts(shapes)]
+    return [OfDraft(DraftPart.CACHE), OfDraft(DraftPart.READ, shapes.row_counts[-1]), *drafting]
+
+
+def draft_counts(shapes: EngineShapes) -> tuple[int, ...]:
+    """Return for how many sequences a draft model drafts at once: no step verifies drafts of more than the most."""
+    most = max(1, min(shapes.num_slots, shapes.row_counts[-1], shapes.num_samples // 2))
+    return (most,) if shapes.skips_padding or most == 1 else (1, most)
 
 
 def whole_keys(shapes: EngineShapes) -> list[Whole | Hidden]:

@@ -1,17 +1,17 @@
 """The plan of an engine: model, dtype, sizes, devices, kernel and bundle key. Reads no weights and traces nothing."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, override
 
 import jax
 import numpy as np
 
+from service.bundles.key import BundleKey
 from service.bundles.lookup import bundle_key
 from service.checkpoint.discover import LocatedCheckpoint
-from service.checkpoint.layout import SnapshotLayout
 from service.compile.program import Executable, Program
 from service.device.chips import chunk_tokens
 from service.device.memory import Device, usable_memory_bytes
@@ -24,6 +24,7 @@ from service.engine.steps.keys import (
     ProgramKey,
     attention_keys,
     compile_order,
+    draft_keys,
     encoder_keys,
     first_keys,
     program_keys,
@@ -31,11 +32,11 @@ from service.engine.steps.keys import (
 )
 from service.errors import DoesNotFit, SettingsError
 from service.kernels.attention import Scoring
-from service.kernels.choice import HeadShape, KernelChoices, choose_kernels
-from service.kernels.limits import skips_padding, vector_bytes
+from service.kernels.choice import KernelChoices, choose_kernels
+from service.kernels.limits import skips_padding
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
 from service.models.decoder_weights import decoder_weight_specs
-from service.models.description import Attention, DecoderConfig, ImageEncoder, PatchEncoder
+from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder
 from service.models.families.hub_keys import log_unknown_keys
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import decoder_groups
@@ -48,9 +49,12 @@ from service.settings import Settings, SpeculationMode
 from service.start.context import StartContext
 from service.start.dtype import NumberFormats, choose_formats
 from service.start.kinds.data_parallel import choose_data_parallel
+from service.start.kinds.decoder import choose_kernel, head_shapes, make_decoder, position_bytes
+from service.start.kinds.draft_spec import DraftSpec, choose_draft, without_prefix
 from service.start.kinds.model_spec import EngineParts, ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
+    from service.engine.drafter import Drafter
     from service.engine.runner import DeviceState
     from service.start.kinds.running_engine import RunningEngine
 
@@ -74,6 +78,7 @@ class EngineSpec(ModelSpec):
     formats: NumberFormats
     total_bytes: int  # of weights and caches, on each device
     other_meshes: tuple[DeviceMesh, ...] = ()  # of the engines after the first
+    draft: DraftSpec | None = None  # the model that drafts for this one
 
     @cached_property
     def layer_groups(self) -> tuple[LayerGroup, ...]:
@@ -94,6 +99,11 @@ class EngineSpec(ModelSpec):
     @override
     def meshes(self) -> Sequence[DeviceMesh]:
         return (self.mesh, *self.other_meshes)
+
+    @property
+    @override
+    def all_specs(self) -> tuple[WeightSpec, ...]:
+        return self.specs if self.draft is None else (*self.specs, *self.draft.named_specs)
 
     @property
     def num_tokens(self) -> int:
@@ -119,14 +129,15 @@ class EngineSpec(ModelSpec):
     def names(self) -> ProgramNames:
         shapes, groups = self.shapes, self.layer_groups
         encoding, attention = encoder_keys(self.encoder_groups, groups, shapes), attention_keys(shapes, groups)
+        last = [*attention, *([] if self.draft is None else draft_keys(shapes))]
 
         def names(keys: Sequence[ProgramKey]) -> list[str]:
             return list(dict.fromkeys(map(str, [*encoding, *keys])))
 
         return ProgramNames(
-            names([*program_keys(shapes, groups), *attention]),
+            names([*program_keys(shapes, groups), *last]),
             names(first_keys(shapes, groups)),
-            names([*compile_order(shapes, groups), *attention]),
+            names([*compile_order(shapes, groups), *last]),
             names(sufficient_keys(shapes, groups)),
         )
 
@@ -144,6 +155,7 @@ class EngineSpec(ModelSpec):
         return {
             "model_type": config.model_type,
             **self.number_formats,
+            **({} if self.draft is None else {"draft_model": self.draft.uri}),
             "kv_head_copies": max(attention.kv_copies for attention in config.attentions),
             **asdict(self.shapes),
         }
@@ -200,28 +212,14 @@ class EngineSpec(ModelSpec):
 
     @override
     def model(self) -> PagedDecoder:
-        from service.kernels.products.linear import choose_products
-        from service.kernels.products.quantized import choose_fp8_products
-        from service.models.decoder import Decoder  # imports Haliax
-
-        return Decoder(
-            self.config,
-            self.dtype,
-            self.kernel.kernel(),
-            choose_products(self.mesh, self.dtype, self.formats.product_dtype),
-            self.formats.quantization,
-            self.mesh,
-            self.formats.kv_dtype,
-            choose_fp8_products(self.mesh),
-            self.formats.weight_dtype,
-            self.shapes.adapters,
-        )
+        return make_decoder(self.config, self.formats, self.kernel, self.mesh, self.shapes.adapters)
 
     @override
     def programs(self, model: PagedDecoder) -> Sequence[Program]:
         from service.engine.steps.programs import engine_programs
 
-        return engine_programs(model, self.shapes, weight_shapes(self.program_specs, self.mesh))
+        programs = engine_programs(model, self.shapes, weight_shapes(self.program_specs, self.mesh))
+        return programs if self.draft is None else [*programs, *self.draft.programs(self.shapes)]
 
     @override
     def begin_state(self, executables: Mapping[str, Executable]) -> "DeviceState":
@@ -234,7 +232,10 @@ class EngineSpec(ModelSpec):
         from service.start.kinds.adapter_reader import AdapterReader
         from service.start.kinds.running_engine import RunnerMaker, RunningEngine
 
-        makers = [RunnerMaker(self.shapes, self.layer_groups, self.encoder_groups, engine) for engine in engines]
+        makers = [
+            RunnerMaker(self.shapes, self.layer_groups, self.encoder_groups, engine, self._drafter_maker(engine))
+            for engine in engines
+        ]
         # On a CPU the operating system shares the cores between the steps of both engines: 0.79 of the speed of a
         # single engine with as many sequences, compared to 0.68 with turns.
         turns = None if self.mesh.is_host else context.common.turns.__getitem__
@@ -245,7 +246,7 @@ class EngineSpec(ModelSpec):
         vocab_size, formats, adapters = self.config.vocab_size, self.number_formats, self.shapes.adapters
         reader = None
         if adapters is not None:
-            weights = engines[0].weights
+            weights = without_prefix(engines[0].weights, is_draft=False)
             reader = AdapterReader(context, self.specs, self.layer_groups, adapters, dtype=self.dtype, weights=weights)
         images = self.config.image_encoder
         return RunningEngine(context, makers, vocab_size, formats, turns, image_encoder=images, read_adapter=reader)
@@ -254,7 +255,21 @@ class EngineSpec(ModelSpec):
     def run_once(self, weights: Mapping[str, jax.Array], executables: Mapping[str, Executable]) -> None:
         from service.engine.runner import Runner
 
-        Runner(self.shapes, self.layer_groups, weights, executables, encoder_groups=self.encoder_groups).warm()
+        own = without_prefix(weights, is_draft=False)
+        Runner(self.shapes, self.layer_groups, own, executables, encoder_groups=self.encoder_groups).warm()
+        if (make_drafter := self._drafter_maker(EngineParts(weights, executables, None))) is not None:
+            for step in make_drafter().padded_steps():
+                step()
+
+    def _drafter_maker(self, parts: EngineParts) -> "Callable[[], Drafter] | None":
+        """Return what makes the drafter of an engine; None without a draft model."""
+        if self.draft is None:
+            return None
+        from service.engine.drafter import Drafter
+
+        weights, context_len = without_prefix(parts.weights, is_draft=True), self.draft.config.context_len
+        sizes = {"context_len": context_len, "vocab_size": self.config.vocab_size}
+        return partial(Drafter, self.shapes, weights, parts.executables, **sizes)
 
 
 def choose_engine_spec(
@@ -304,26 +319,48 @@ def choose_engine_spec(
     meshes = [choose_mesh(part, tensor_parallel=settings.tensor_parallel, sizes=config.split_sizes) for part in parts]
     mesh = meshes[0]
     config = config.split_over(mesh.num_devices)
-    layout = located.layout
-    may_stay_stored = isinstance(layout, SnapshotLayout) and not layout.is_conversion
-    formats = choose_formats(
-        settings, located.hub_config, mesh.devices[0], is_host=mesh.is_host, may_stay_stored=may_stay_stored
-    )
+
+    def formats_of(checkpoint: LocatedCheckpoint) -> NumberFormats:
+        is_host, is_as_saved = mesh.is_host, checkpoint.is_as_saved
+        return choose_formats(
+            settings, checkpoint.hub_config, mesh.devices[0], is_host=is_host, may_stay_stored=is_as_saved
+        )
+
+    formats = formats_of(located)
     config = without_slow_images(with_kept_bits(config, formats.quantization, mesh), formats, mesh)
     _check_rows(config, formats.quantization)
     specs = decoder_weight_specs(config, formats.dtype, formats.quantization, formats.weight_dtype)
-    kernel = _choose_kernel(config, formats, mesh, kernel_fault)
+    kernel = choose_kernel(config, formats, mesh, kernel_fault)
+    draft = None
+    if located.draft is not None:
+        found = formats_of(located.draft)
+        draft = choose_draft(located.draft, config, found, mesh, settings.max_model_len, kernel_fault=kernel_fault)
     used = [device for one in meshes for device in one.devices]
     memory_bytes = usable_memory_bytes(used, settings.device_memory_fraction)
     try:
-        shapes = choose_shapes(settings, config, formats, mesh, int(memory_bytes * memory_share), kernel=kernel)
+        shapes = choose_shapes(
+            settings, config, formats, mesh, int(memory_bytes * memory_share), kernel=kernel, draft=draft
+        )
     except DoesNotFit:
         if memory_share == 1:
             raise
-        shapes = choose_shapes(settings, config, formats, mesh, memory_bytes, kernel=kernel)
+        shapes = choose_shapes(settings, config, formats, mesh, memory_bytes, kernel=kernel, draft=draft)
     _check_adapter_cache(settings, specs, shapes.adapters, formats.dtype)
     size = _model_size(settings, config, formats, mesh, shapes.adapters, kernel=kernel)
-    key = bundle_key(
+    key = _key_of(config, formats, shapes, mesh, kernel, draft)
+    total_bytes, others = engine_bytes(size if draft is None else draft.beside(size), shapes), tuple(meshes[1:])
+    return EngineSpec(formats.dtype, specs, mesh, key, config, shapes, kernel, formats, total_bytes, others, draft)
+
+
+def _key_of(  # noqa: PLR0917 (what a bundle depends on)
+    config: DecoderConfig,
+    formats: NumberFormats,
+    shapes: EngineShapes,
+    mesh: DeviceMesh,
+    kernel: KernelChoices,
+    draft: DraftSpec | None,
+) -> BundleKey:
+    return bundle_key(
         config,
         formats.dtype,
         shapes,
@@ -333,9 +370,8 @@ def choose_engine_spec(
         weight_dtype=formats.weight_dtype,
         product_dtype=formats.product_dtype,
         kernel=kernel.name,
+        draft=None if draft is None else draft.key_inputs,
     )
-    total_bytes = engine_bytes(size, shapes)
-    return EngineSpec(formats.dtype, specs, mesh, key, config, shapes, kernel, formats, total_bytes, tuple(meshes[1:]))
 
 
 def encoder_groups(config: DecoderConfig, specs: Sequence[WeightSpec]) -> tuple[LayerGroup, ...]:
@@ -351,6 +387,7 @@ def choose_shapes(
     memory_bytes: int,
     *,
     kernel: KernelChoices,
+    draft: DraftSpec | None = None,
 ) -> EngineShapes:
     """Choose the sizes of an engine.
 
@@ -361,14 +398,16 @@ def choose_shapes(
         mesh: the devices.
         memory_bytes: usable memory on each device.
         kernel: the attention kernel, which determines the size of the cache.
+        draft: the model that drafts for this one; None without one.
 
     Raises:
         SettingsError: the operator requested a longer context than the model supports.
         DoesNotFit: the devices are too small.
     """
     adapters = _adapter_shapes(settings, config)
+    size = _model_size(settings, config, formats, mesh, adapters, kernel=kernel)
     return fit_engine(
-        _model_size(settings, config, formats, mesh, adapters, kernel=kernel),
+        size if draft is None else draft.beside(size),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
         page_size=settings.page_size,
@@ -530,53 +569,3 @@ def row_shapes(settings: Settings, config: DecoderConfig, specs: Sequence[Weight
 
 def _rows_bytes(media: RowShapes, hidden_size: int, dtype: np.dtype) -> int:
     return media.num_places * media.place_rows * (1 + media.num_added) * hidden_size * dtype.itemsize
-
-
-def position_bytes(attention: Attention, kernel: KernelChoices, mesh: DeviceMesh, kv_dtype: np.dtype) -> int:
-    """Return the bytes of the keys of one position of a layer, on one device."""
-    choice = kernel.of(attention.num_kv_heads // mesh.num_devices, attention.head_dim)
-    return choice.cached_kv_heads * vector_bytes(choice.cached_head_dim, kv_dtype)
-
-
-def _choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, fault: str | None) -> KernelChoices:
-    """Choose the attention kernels and log them; falling back to the slow one is a warning."""
-    device = mesh.devices[0]
-    choices = choose_kernels(device, head_shapes(config, formats, mesh), fault)
-    if mesh.num_devices > 1 and choices.obstacle is not None and not choices.is_reference:
-        # Their caches are split over devices along different axes.
-        choices = choose_kernels(device, head_shapes(config, formats, mesh), choices.obstacle)
-    fields: dict[str, Any] = {"kernel": choices.name, "device": device.device_kind}
-    if mesh.is_host:
-        fields["native_code"] = native_code().value
-    if choices.obstacle is not None:
-        message = "the device's attention kernel cannot serve this model; using the slow reference kernel"
-        logger.warning(message, extra={**fields, "reason": choices.obstacle})
-        return choices
-    for heads, choice in choices.of_heads:
-        if choice.cached_head_dim != heads.head_dim:
-            fields |= {"head_dim": heads.head_dim, "cached_head_dim": choice.cached_head_dim}
-        if choice.cached_kv_heads != heads.num_kv_heads:
-            fields |= {"kv_heads": heads.num_kv_heads, "cached_kv_heads": choice.cached_kv_heads}
-    logger.info("attention kernel", extra=fields)
-    return choices
-
-
-def head_shapes(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> list[HeadShape]:
-    """Return the shape of one device's share of the heads, of each kind of heads that layers have."""
-    return [
-        HeadShape(
-            num_kv_heads // mesh.num_devices,
-            head_dim,
-            formats.dtype,
-            formats.kv_dtype,
-            has_sinks=any(attention.has_sinks for attention in config.attentions),
-            has_memory=config.speech_encoder is not None,
-            looks_ahead=config.looks_ahead
-            and any(
-                attention.looks_ahead
-                for attention in config.attentions
-                if (attention.num_kv_heads, attention.head_dim) == (num_kv_heads, head_dim)
-            ),
-        )
-        for num_kv_heads, head_dim in config.head_sizes
-    ]

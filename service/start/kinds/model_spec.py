@@ -95,15 +95,20 @@ class ModelSpec(ABC):
         """The devices of all engines."""
         return [device for mesh in self.meshes for device in mesh.devices]
 
+    @property
+    def all_specs(self) -> tuple[WeightSpec, ...]:
+        """The weights of the checkpoint, and those of another that are loaded with them."""
+        return self.specs
+
     def copy_weights(self, weights: Mapping[str, jax.Array], mesh: DeviceMesh) -> Mapping[str, jax.Array]:
         """Copy the weights of the first engine to the devices of another."""
-        shardings = {spec.name: mesh.sharding(spec.axes, spec.shape) for spec in self.specs}
+        shardings = {spec.name: mesh.sharding(spec.axes, spec.shape) for spec in self.all_specs}
         return jax.device_put(dict(weights), shardings)
 
     @property
     def weights_bytes(self) -> int:
         """The size of the weights on each device."""
-        return weights_bytes(self.specs, self.mesh)
+        return weights_bytes(self.all_specs, self.mesh)
 
     @property
     @abstractmethod
@@ -114,7 +119,7 @@ class ModelSpec(ABC):
         """Return the source and sharding of each weight as plain JSON."""
         return [
             asdict(spec) | {"dtype": spec.dtype.name, "sharding": list(self.mesh.partition(spec.axes, spec.shape))}
-            for spec in self.specs
+            for spec in self.all_specs
         ]
 
     @property

@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, override
 
 from service.api.served import Served, ServedModel, Vision
 from service.device.read_speed import measure_read_speed
+from service.engine.drafter import Drafter
 from service.engine.engine import Engine
 from service.engine.group import EngineGroup
 from service.engine.request import MAX_SEQUENCES, Adapter, Request, Sampling
 from service.engine.runner import DeviceState, Runner
 from service.engine.schedule.device_turns import DeviceTurns
+from service.engine.schedule.proposers import ForcedProposer, PredictionProposer
 from service.engine.schedule.speculation import Speculation
 from service.engine.shapes import EngineShapes
 from service.errors import Draining, Overloaded
@@ -19,6 +22,7 @@ from service.models.description import ImageEncoder, PatchEncoder
 from service.models.interface import LayerGroup
 from service.settings import SpeculationMode
 from service.start.context import StartContext
+from service.start.kinds.draft_spec import without_prefix
 from service.start.kinds.model_spec import EngineParts, Running, TextFiles
 from service.start.kinds.vision import read_vision
 from service.start.read_speed import read_speed
@@ -36,10 +40,12 @@ class RunnerMaker:
         groups: Sequence[LayerGroup],
         encoder_groups: Sequence[LayerGroup],
         parts: EngineParts,
+        make_drafter: Callable[[], Drafter] | None = None,
     ) -> None:
         self.shapes = shapes
+        self.make_drafter = make_drafter  # None without a draft model
         self._groups, self._encoder_groups = groups, encoder_groups
-        self._weights, self._executables = parts.weights, parts.executables
+        self._weights, self._executables = without_prefix(parts.weights, is_draft=False), parts.executables
         self._state: DeviceState | None = parts.state  # until the first runner has it
 
     def __call__(self) -> Runner:
@@ -79,10 +85,14 @@ class RunningEngine(Running):
         max_stall_ms = context.settings.max_step_stall_ms
 
         self._runners: dict[int, Runner] = {}
+        self._drafters: dict[int, Drafter] = {}
 
         def make(number: int, on_failure: Callable[[], None]) -> Engine:
-            if (failed := self._runners.pop(number, None)) is not None:
-                failed.delete_state()  # its engine's errors, which clients have yet to read, refer to it
+            for failed in (self._runners.pop(number, None), self._drafters.pop(number, None)):
+                if failed is not None:
+                    failed.delete_state()  # its engine's errors, which clients have yet to read, refer to it
+            if (make_drafter := makers[number].make_drafter) is not None:
+                self._drafters[number] = make_drafter()
             runner = self._runners[number] = makers[number]()
             return Engine(
                 runner,
@@ -93,7 +103,7 @@ class RunningEngine(Running):
                 on_failure=on_failure,
                 turns=None if turns is None else turns(number),
                 number=number,
-                speculation=_speculation(runner.shapes, context.settings.speculation),
+                speculation=_speculation(runner.shapes, context.settings.speculation, self._drafters.get(number)),
             )
 
         if len(makers) == 1:
@@ -125,7 +135,9 @@ class RunningEngine(Running):
     @override
     def run_all(self) -> None:
         for engine in self._engines:
-            for step in self._runners[engine.number].padded_steps():
+            drafter = self._drafters.get(engine.number)
+            of_draft = () if drafter is None else drafter.padded_steps()
+            for step in itertools.chain(self._runners[engine.number].padded_steps(), of_draft):
                 engine.run_between_steps(step)
 
     @override
@@ -196,5 +208,8 @@ class RunningEngine(Running):
                     pass
 
 
-def _speculation(shapes: EngineShapes, mode: SpeculationMode) -> Speculation | None:
-    return Speculation(shapes, is_adaptive=mode == "auto") if shapes.num_drafts else None
+def _speculation(shapes: EngineShapes, mode: SpeculationMode, drafter: Drafter | None) -> Speculation | None:
+    if not shapes.num_drafts:
+        return None
+    certain = (ForcedProposer(), PredictionProposer()) if mode == "draft" else None
+    return Speculation(shapes, certain, model=drafter, is_adaptive=mode == "auto")

@@ -1,5 +1,7 @@
 """The policy: drafts only where the text was foreseen, and where steps with drafts are measured to be faster."""
 
+import time
+
 import pytest
 
 from service.engine.request import Request, Sampling
@@ -143,6 +145,87 @@ def test_a_proposer_that_raises_is_asked_no_more_and_the_others_are():
     for _ in range(3):
         assert speculation.choose([decoding()])
     assert raising.num_calls == 1
+
+
+class SlowModel:
+    """A draft model that says one token, and takes a while to say it."""
+
+    def __init__(self, token_id=5, token_s=0.0, is_behind=()):
+        self.asked = []
+        self._token_id, self._token_s, self._is_behind = token_id, token_s, list(is_behind)
+
+    def catch_up(self, sequences):
+        return [sequence for sequence in sequences if not (self._is_behind and self._is_behind.pop())]
+
+    def draft(self, lengths):
+        self.asked.append(list(lengths.values()))
+        time.sleep(self._token_s * max(lengths.values()))
+        return {sequence: [self._token_id] * length for sequence, length in lengths.items()}
+
+    def forget(self, sequence):
+        """Nothing is kept."""
+
+
+def adaptive_with(model, proposers=(), **options):
+    speculation = Speculation(SHAPES, proposers, model=model, **options)
+    for _ in range(5):
+        speculation.observe(1, 0, 0, DECODE_S)
+    return speculation
+
+
+def test_a_model_drafts_for_all_sequences_at_once_what_a_step_can_verify():
+    model = SlowModel()
+    speculation = adaptive_with(model, is_adaptive=False)
+    assert speculation.may_draft([decoding()])
+    assert model.asked == [], "it is asked only when the drafts are verified next"
+    chosen = speculation.choose([decoding() for _ in range(3)], lambda sequence, length: min(length, 4))
+    assert model.asked == [[4, 4, 4]]
+    assert lengths(chosen) == [4, 4, 4]
+    many = [decoding() for _ in range(15)]
+    assert lengths(speculation.choose(many)) == [1]
+    assert speculation.choose([decoding(sampling=Sampling(presence_penalty=0.1))]) == {}
+    assert not speculation.may_draft([decoding() for _ in range(16)])
+
+
+def test_a_model_that_has_yet_to_catch_up_drafts_later():
+    speculation = adaptive_with(SlowModel(is_behind=[False, True]), is_adaptive=False)
+    sequence = decoding()
+    assert speculation.choose([sequence]) == {}
+    assert lengths(speculation.choose([sequence])) == [7]
+
+
+def test_a_model_is_asked_where_nothing_surer_is_foreseen():
+    class Surer(Oracle):
+        first_acceptance = 0.9
+
+    class LessSure(Oracle):
+        first_acceptance = 0.3
+
+    for proposer, is_asked in ((Surer, False), (LessSure, True)):
+        model = SlowModel()
+        speculation = adaptive_with(model, [proposer(lambda sequence: [6] * 9)])
+        [tokens] = speculation.choose([decoding()]).values()
+        assert (tokens[0], bool(model.asked)) == ((5, True) if is_asked else (6, False))
+
+
+def test_a_model_that_is_wrong_or_slow_is_asked_no_more_for_a_while():
+    sequence, model = decoding(), SlowModel()
+    speculation = adaptive_with(model)
+    go_on(speculation, sequence, [9] * 40)
+    assert 0 < len(model.asked) < 20
+    slow = SlowModel(token_s=2 * DECODE_S)
+    speculation = adaptive_with(slow)
+    go_on(speculation, decoding(), [5] * 10)
+    assert 0 < len(slow.asked) < 4
+    assert any(speculation.may_draft([decoding()]) for _ in range(3_000)), "it may be faster some day"
+
+
+def test_the_time_of_a_model_is_not_taken_for_that_of_a_step():
+    speculation = adaptive_with(SlowModel(token_s=DECODE_S), is_adaptive=False)
+    speculation.choose([decoding()])
+    speculation.observe(1, 1, 8, 8 * DECODE_S)
+    assert speculation.costs.more_s(1, 8) < DECODE_S
+    assert speculation.costs.model_s(1, 7) >= 7 * DECODE_S
 
 
 def test_costs_are_those_of_the_step_with_room_for_as_many_rows():

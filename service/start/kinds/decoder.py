@@ -1,0 +1,93 @@
+"""The attention kernel of a decoder on its devices, and the model that is traced with it."""
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from service.device.mesh import DeviceMesh
+from service.device.native.library import native_code
+from service.kernels.choice import HeadShape, KernelChoices, choose_kernels
+from service.kernels.limits import vector_bytes
+from service.models.adapter_arrays import AdapterShapes
+from service.models.description import Attention, DecoderConfig
+from service.models.interface import PagedDecoder
+from service.start.dtype import NumberFormats
+
+logger = logging.getLogger(__name__)
+
+
+def make_decoder(
+    config: DecoderConfig,
+    formats: NumberFormats,
+    kernel: KernelChoices,
+    mesh: DeviceMesh,
+    adapters: AdapterShapes | None = None,
+) -> PagedDecoder:
+    """Return the model to trace."""
+    from service.kernels.products.linear import choose_products
+    from service.kernels.products.quantized import choose_fp8_products
+    from service.models.decoder import Decoder  # imports Haliax
+
+    return Decoder(
+        config,
+        formats.dtype,
+        kernel.kernel(),
+        choose_products(mesh, formats.dtype, formats.product_dtype),
+        formats.quantization,
+        mesh,
+        formats.kv_dtype,
+        choose_fp8_products(mesh),
+        formats.weight_dtype,
+        adapters,
+    )
+
+
+def position_bytes(attention: Attention, kernel: KernelChoices, mesh: DeviceMesh, kv_dtype: np.dtype) -> int:
+    """Return the bytes of the keys of one position of a layer, on one device."""
+    choice = kernel.of(attention.num_kv_heads // mesh.num_devices, attention.head_dim)
+    return choice.cached_kv_heads * vector_bytes(choice.cached_head_dim, kv_dtype)
+
+
+def choose_kernel(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh, fault: str | None) -> KernelChoices:
+    """Choose the attention kernels and log them; falling back to the slow one is a warning."""
+    device = mesh.devices[0]
+    choices = choose_kernels(device, head_shapes(config, formats, mesh), fault)
+    if mesh.num_devices > 1 and choices.obstacle is not None and not choices.is_reference:
+        # Their caches are split over devices along different axes.
+        choices = choose_kernels(device, head_shapes(config, formats, mesh), choices.obstacle)
+    fields: dict[str, Any] = {"kernel": choices.name, "device": device.device_kind}
+    if mesh.is_host:
+        fields["native_code"] = native_code().value
+    if choices.obstacle is not None:
+        message = "the device's attention kernel cannot serve this model; using the slow reference kernel"
+        logger.warning(message, extra={**fields, "reason": choices.obstacle})
+        return choices
+    for heads, choice in choices.of_heads:
+        if choice.cached_head_dim != heads.head_dim:
+            fields |= {"head_dim": heads.head_dim, "cached_head_dim": choice.cached_head_dim}
+        if choice.cached_kv_heads != heads.num_kv_heads:
+            fields |= {"kv_heads": heads.num_kv_heads, "cached_kv_heads": choice.cached_kv_heads}
+    logger.info("attention kernel", extra=fields)
+    return choices
+
+
+def head_shapes(config: DecoderConfig, formats: NumberFormats, mesh: DeviceMesh) -> list[HeadShape]:
+    """Return the shape of one device's share of the heads, of each kind of heads that layers have."""
+    return [
+        HeadShape(
+            num_kv_heads // mesh.num_devices,
+            head_dim,
+            formats.dtype,
+            formats.kv_dtype,
+            has_sinks=any(attention.has_sinks for attention in config.attentions),
+            has_memory=config.speech_encoder is not None,
+            looks_ahead=config.looks_ahead
+            and any(
+                attention.looks_ahead
+                for attention in config.attentions
+                if (attention.num_kv_heads, attention.head_dim) == (num_kv_heads, head_dim)
+            ),
+        )
+        for num_kv_heads, head_dim in config.head_sizes
+    ]
