@@ -242,10 +242,10 @@ class Settings(BaseModel):
     )
     dtype: Dtype = Field(
         default="auto",
-        description="The dtype of weights and activations. `auto`: the checkpoint's own; on a CPU activations are "
-        "float32, and so are weights, unless they are bfloat16 and native code multiplies by them as they are. "
-        "`bfloat16`: on a CPU with AVX512-BF16 and without AMX a model that generates rounds activations where a "
-        "weight multiplies them, and keeps them in float32 elsewhere.",
+        description="The dtype of weights and activations. `auto`: the checkpoint's own; on a CPU float32, "
+        "except that a model that generates keeps weights in bfloat16 if native code multiplies by them, and rounds "
+        "activations for them where the processor has AVX512-BF16. `bfloat16`: there the same. `float32`: the exact "
+        "form everywhere.",
     )
     quantization: WeightStorage = Field(
         default="none",
@@ -257,8 +257,9 @@ class Settings(BaseModel):
     )
     kv_dtype: KvDtype = Field(
         default="auto",
-        description="The dtype of cached keys and values. `auto`: that of activations. `int8` and `fp8` "
-        "(float8_e4m3fn): 8 bits with a scale per token and KV head. See docs/quantization.md.",
+        description="The dtype of cached keys and values. `auto`: that of activations where a weight "
+        "multiplies them. `int8` and `fp8` (float8_e4m3fn): 8 bits with a scale per token and KV head. See "
+        "docs/quantization.md.",
     )
     max_model_len: int | None = Field(
         default=None,

@@ -62,19 +62,20 @@ def choose_formats(
         SettingsError: the device's attention kernel does not support KV_DTYPE.
     """
     dtype = choose_dtype(settings.dtype, hub_config, device.platform)
-    kv_dtype = choose_kv_dtype(settings.kv_dtype, dtype, device)
-    quantization = Quantization(settings.quantization)
-    if not is_host:
-        return NumberFormats(dtype, quantization, kv_dtype, dtype, dtype)
-    found = choose_host_dtypes(settings.dtype, hub_config, may_stay_stored=may_stay_stored)
-    return NumberFormats(found.activations, quantization, kv_dtype, found.weights, found.products)
+    found = HostDtypes(dtype, dtype, dtype)
+    if is_host:
+        found = choose_host_dtypes(settings.dtype, hub_config, may_stay_stored=may_stay_stored)
+    kv_dtype = choose_kv_dtype(settings.kv_dtype, found.products, device)
+    return NumberFormats(
+        found.activations, Quantization(settings.quantization), kv_dtype, found.weights, found.products
+    )
 
 
 def choose_dtype(requested: str, hub_config: Mapping[str, Any], platform: str) -> np.dtype:
     """Return the dtype of activations and weights; `choose_host_dtypes` may choose others for those of a decoder.
 
     Args:
-        requested: DTYPE; `auto` is float32 on a CPU, where narrower types are emulated, and otherwise as saved.
+        requested: DTYPE; `auto` is float32 on a CPU, where most narrower types are emulated, and otherwise as saved.
         hub_config: the model's `config.json`, which names the dtype it was saved in.
         platform: jax's name for the platform, such as `cpu`.
     """
@@ -100,9 +101,9 @@ def saved_dtype(hub_config: Mapping[str, Any]) -> str | None:
 def choose_host_dtypes(requested: str, hub_config: Mapping[str, Any], *, may_stay_stored: bool) -> HostDtypes:
     """Return the dtypes of a decoder on one CPU.
 
-    With `auto` the C++ products widen weights in bfloat16 in registers: the results equal those of float32, in half the
-    memory. With `bfloat16`, where a processor multiplies it, activations are float32 between products and rounded for
-    them.
+    `auto` of a checkpoint in bfloat16 is `bfloat16` where a processor multiplies it: activations are float32 between
+    products and rounded for them. On other processors the C++ products then widen the weights in registers: the results
+    equal those of float32, in half the memory.
 
     Args:
         requested: DTYPE.
@@ -110,10 +111,10 @@ def choose_host_dtypes(requested: str, hub_config: Mapping[str, Any], *, may_sta
         may_stay_stored: whether its files are in that dtype.
     """
     dtype = choose_dtype(requested, hub_config, "cpu")
-    saved = saved_dtype(hub_config)
-    if dtype == BFLOAT16 and native_code().rounds_tokens:
+    stays_stored = requested == "auto" and saved_dtype(hub_config) == BFLOAT16.name and may_stay_stored
+    if (dtype == BFLOAT16 or stays_stored) and native_code().rounds_tokens:
         return HostDtypes(FLOAT32, BFLOAT16, BFLOAT16)
-    if requested == "auto" and saved == BFLOAT16.name and may_stay_stored and native_code().has_products:
+    if stays_stored and native_code().has_products:
         return HostDtypes(dtype, BFLOAT16, dtype)
     return HostDtypes(dtype, dtype, dtype)
 
@@ -122,8 +123,8 @@ def choose_kv_dtype(requested: str, dtype: np.dtype, device: Device) -> np.dtype
     """Return the dtype of cached keys and values.
 
     Args:
-        requested: KV_DTYPE; `auto` is the dtype of activations.
-        dtype: the dtype of activations.
+        requested: KV_DTYPE; `auto` is the dtype of what products multiply.
+        dtype: the dtype of what products multiply: that of activations, unless they are rounded for it.
         device: the device whose attention kernel reads the cache.
 
     Raises:

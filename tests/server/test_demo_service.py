@@ -96,7 +96,8 @@ def test_logprobs_of_an_echoed_prompt_are_those_that_it_has_as_an_answer(demo_se
         **greedy | {"max_tokens": 1}, prompt=answer.prompt_token_ids + answer.token_ids, echo=True
     ).choices[0]
     again = echoed.logprobs.token_logprobs[len(answer.prompt_token_ids) : -1]
-    assert again == pytest.approx(answer.logprobs.token_logprobs, abs=1e-4)
+    # A decode step sums attention in another order, after which a number may round to another bfloat16.
+    assert again == pytest.approx(answer.logprobs.token_logprobs, abs=0.02)
     assert all(
         max(top.values()) == logprob
         for top, logprob in zip(answer.logprobs.top_logprobs, answer.logprobs.token_logprobs, strict=True)

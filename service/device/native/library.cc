@@ -31,7 +31,7 @@ bool HasAmx() {
 
 // Chooses the instructions of all calls, and returns their name; "base" if this processor has none that calls use.
 const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]] bool may_use_avx512,
-                            [[maybe_unused]] bool may_use_avx512_bf16) {
+                            [[maybe_unused]] bool may_use_avx512_bf16, [[maybe_unused]] bool may_use_amx) {
   processor = nullptr;
   rounded_products = nullptr;
   attention_kernels = nullptr;
@@ -46,10 +46,9 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
     processor = &kAvx512;
     attention_kernels = &kAvx512Attention;
     state_kernels = &kAvx512States;
-    if (HasAmx()) return "amx";
     if (!may_use_avx512_bf16 || !__builtin_cpu_supports("avx512bf16")) return "avx512";
     rounded_products = &kAvx512BFloat16;
-    return "avx512_bf16";
+    return may_use_amx && HasAmx() ? "amx" : "avx512_bf16";
   }
   if (may_use_avx2 && has_avx2) {
     processor = &kAvx2;
@@ -74,9 +73,10 @@ extern "C" {
 EXPORT const char* levserve_sources() { return LEVSERVE_SOURCES; }
 
 // Prepares all calls, and returns the instructions that they use.
-EXPORT const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512, bool may_use_avx512_bf16) {
+EXPORT const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512, bool may_use_avx512_bf16,
+                                       bool may_use_amx) {
   ProbePages();
-  return ChooseProcessor(may_use_avx2, may_use_avx512, may_use_avx512_bf16);
+  return ChooseProcessor(may_use_avx2, may_use_avx512, may_use_avx512_bf16, may_use_amx);
 }
 
 }  // extern "C"

@@ -42,6 +42,7 @@ _MAX_ISA = "--xla_cpu_max_isa="
 _WITHOUT_AVX2 = ("SSE4_2", "AVX")
 _WITHOUT_VNNI = (*_WITHOUT_AVX2, "AVX2", "AVX512")
 _WITHOUT_BF16 = (*_WITHOUT_VNNI, "AVX512_VNNI")
+_WITHOUT_AMX = (*_WITHOUT_BF16, "AVX512_BF16")
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class NativeCode(StrEnum):
     AVX2 = "avx2"  # products and attention too
     AVX512 = "avx512"  # the same with AVX-512 VNNI
     AVX512_BF16 = "avx512_bf16"  # the same, and products of bfloat16 by bfloat16
-    AMX = "amx"  # those of AVX512, where XLA has matrix units for many tokens in int8, and for bfloat16
+    AMX = "amx"  # those of AVX512_BF16, where XLA has matrix units for many tokens in int8
     NEON = "neon"  # products and attention on Arm, in int8 with dotprod where the processor has it
 
     @property
@@ -65,7 +66,7 @@ class NativeCode(StrEnum):
     @property
     def rounds_tokens(self) -> bool:
         """Whether there are products of tokens rounded to bfloat16, which are faster than those of float32."""
-        return self is NativeCode.AVX512_BF16
+        return self in (NativeCode.AVX512_BF16, NativeCode.AMX)
 
 
 @functools.cache
@@ -79,7 +80,7 @@ def native_code() -> NativeCode:
         return NativeCode.NONE
     max_isa = _max_isa(os.environ.get("XLA_FLAGS", ""))
     found = library.levserve_initialize(
-        *(max_isa not in each for each in (_WITHOUT_AVX2, _WITHOUT_VNNI, _WITHOUT_BF16))
+        *(max_isa not in each for each in (_WITHOUT_AVX2, _WITHOUT_VNNI, _WITHOUT_BF16, _WITHOUT_AMX))
     )
     return NativeCode(found.decode())
 
@@ -133,7 +134,7 @@ def _load(path: Path) -> ctypes.CDLL:
     _check_length(path)
     library = ctypes.CDLL(str(path))
     library.levserve_sources.restype = library.levserve_initialize.restype = ctypes.c_char_p
-    library.levserve_initialize.argtypes = (ctypes.c_bool,) * 3
+    library.levserve_initialize.argtypes = (ctypes.c_bool,) * 4
     if library.levserve_sources().decode() != sources.digest(path.parent):
         raise ValueError("it was compiled from other sources")
     for target in TARGETS:

@@ -59,7 +59,7 @@ static_assert(levserve::kFloat8E4M3FN == XLA_FFI_DataType_F8E4M3FN);
 extern "C" {
 XLA_FFI_Handler levserve_linear_float32, levserve_linear_bfloat16, levserve_linear_rounded, levserve_linear_int8,
     levserve_lazy_zeros, levserve_paged_attention, levserve_memory_attention;
-const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512, bool may_use_avx512_bf16);
+const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512, bool may_use_avx512_bf16, bool may_use_amx);
 }
 
 namespace {
@@ -247,11 +247,11 @@ int main() {
   for (const int minor : {1, 2, 3, 4}) is_right &= Check(TellsVersion(minor) == minor, "version");
   is_right &= Check(TellsVersion(9) == levserve::kNewestMinor, "newer version");
   const char* before = "base";
-  for (const int most : {0, 1, 2}) {  // AVX2, AVX-512, and AVX512-BF16
-    const char* const found = levserve_initialize(true, most >= 1, most == 2);
+  for (const int most : {0, 1, 2, 3}) {  // AVX2, AVX-512, AVX512-BF16, and AMX
+    const char* const found = levserve_initialize(true, most >= 1, most >= 2, most == 3);
     if (std::strcmp(found, "base") == 0 || std::strcmp(found, before) == 0) continue;
     before = found;
-    const bool has_rounded = std::strcmp(found, "avx512_bf16") == 0;
+    const bool has_rounded = std::strcmp(found, "avx512_bf16") == 0 || std::strcmp(found, "amx") == 0;
     is_right &= Check(ClearsPages(), "zeros") & Check(Multiplies(3, 0, 5, 1, has_rounded), "empty rows");
     for (const int threads : {1, 4, 64}) {
       num_threads = threads;

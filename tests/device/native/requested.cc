@@ -46,8 +46,8 @@ std::vector<Array> ReadArrays(std::list<std::vector<char>>* memory) {
 int main(int, char** arguments) {
   void* const library = dlopen(arguments[1], RTLD_NOW);
   if (library == nullptr) return std::fprintf(stderr, "%s\n", dlerror()), 1;
-  const auto initialize = reinterpret_cast<const char* (*)(bool, bool, bool)>(dlsym(library, "levserve_initialize"));
-  std::printf("%s\n", initialize(true, true, true));
+  const auto initialize = reinterpret_cast<const char* (*)(bool, bool, bool, bool)>(dlsym(library, "levserve_initialize"));
+  std::printf("%s\n", initialize(true, true, true, true));
   std::fflush(stdout);
   while (true) {
     std::vector<char> name(ReadNumber() + 1);
