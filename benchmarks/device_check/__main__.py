@@ -19,12 +19,13 @@ from pathlib import Path
 
 from benchmarks.device_check.report import write_page
 
-# In the order of what is to be known first: what only a device gives (`starts` keeps tunings), whether it is right,
-# how fast it is. `starts` serves the model of `model`, and `streams` its bundle.
+# In the order of what is to be known first: what only a device gives (`starts` keeps tunings, `widened` a table),
+# whether it is right, how fast it is. `starts` serves the model of `model`, and `streams` its bundle.
 PARTS = (
     "model",
     "starts",
     "kernels",
+    "widened",
     "decode",
     "streams",
     "prefill",

@@ -16,6 +16,7 @@ import jax
 from service.device.memory import Device, is_absent
 from service.device.native.library import native_code
 from service.device.tunings import kept_tunings
+from service.device.widened_tokens import widened_tokens
 from service.settings.compiler import compiler_variables
 
 # Options of jax that change traces or compiled code.
@@ -91,6 +92,7 @@ def machine_inputs(devices: Sequence[Device]) -> dict[str, Any]:
         inputs["cuda_packages"] = {name: text for name in CUDA_PACKAGES if (text := _version(name))}
         tunings = kept_tunings(first.device_kind)
         inputs["tunings"] = None if tunings is None else tunings.sha256
+        inputs["widened_tokens"] = widened_tokens(first)
         inputs |= WITHOUT_GPU if is_absent(first) else {"driver": _driver_version(), "has_timed_kernels": True}
     else:  # constant in a GPU plugin, whose version is among the packages
         inputs["platform_version"] = first.client.platform_version

@@ -32,20 +32,22 @@ GPU_OPTIONS: Mapping[str, Any] = {"xla_disable_hlo_passes": "rematerialization"}
 # Products of cuBLASLt, which chooses its kernels by rules as it runs. XLA's own kernels are chosen by timing them. For
 # a GPU that is not there they get the smallest tiles, and beside weights there may be no memory to time them in.
 UNTIMED_OPTIONS: Mapping[str, Any] = {**GPU_OPTIONS, "xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
-# Products with weights in 4 bits read them as they are, and widen them inside; otherwise XLA first writes them widened.
-FOUR_BIT_OPTIONS: Mapping[str, Any] = {
+# Products with weights in 8 and 4 bits read them as they are, and widen them inside; otherwise XLA would first write
+# those in 4 bits widened.
+WIDENING_OPTIONS: Mapping[str, Any] = {
     **GPU_OPTIONS,
     "xla_gpu_experimental_enable_subchannel_dequantisation_fusion": True,
 }
-# cuBLASLt has no such product, so tiles are those of XLA's cost model (see `use_target`) or its default. Sums that are
-# split would have no default.
-UNTIMED_FOUR_BIT_OPTIONS: Mapping[str, Any] = {
-    **FOUR_BIT_OPTIONS,
+# cuBLASLt has no such product and would be given a widened copy, so tiles are those of XLA's cost model (see
+# `use_target`) or its default. Sums that are split would have no default.
+UNTIMED_WIDENING_OPTIONS: Mapping[str, Any] = {
+    **WIDENING_OPTIONS,
     "xla_gpu_experimental_force_split_k": 1,
     "xla_gpu_autotune_level": 0,
 }
 OPTIONS = {"cpu": CPU_OPTIONS, "gpu": GPU_OPTIONS}
 QUICK_COMPILES = "jax_disable_most_optimizations"
+OCTETS = (jnp.int8, jnp.float8_e4m3fn)
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
 
@@ -122,41 +124,56 @@ def compile_program(program: Program) -> Executable:
         out_shardings=(state_shardings, program.outputs_sharding),
     )
     lowered = jitted.lower(used_constants, read, changed, program.inputs)
-    compiled = _compile(lowered, program)
+    compiled = _compile(lowered, program, widens_octets=widens_octets(jaxpr))
     return Executable(compiled, constant_leaves, read_leaves, state_leaves)
 
 
-def _compile(lowered: jax.stages.Lowered, program: Program) -> jax.stages.Compiled:
+def widens_octets(jaxpr: Any) -> bool:
+    """Return whether a program multiplies by an array that it widens from 8 bits."""
+    from jax.extend.core import jaxprs_in_params
+
+    widened: set[int] = set()
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "convert_element_type" and eqn.invars[0].aval.dtype in OCTETS:
+            widened.add(id(eqn.outvars[0]))
+        if eqn.primitive.name == "dot_general" and any(id(var) in widened for var in eqn.invars):
+            return True
+        if any(widens_octets(inner) for inner in jaxprs_in_params(eqn.params)):
+            return True
+    return False
+
+
+def _compile(lowered: jax.stages.Lowered, program: Program, *, widens_octets: bool) -> jax.stages.Compiled:
     """Compile a program with the kernels that were timed before, if they are kept.
 
     If a GPU has no memory left to time kernels in, compile it with kernels that are not timed.
     """
     device = _device_of(program)
-    has_four_bits = any(leaf.dtype == jnp.int4 for leaf in jax.tree.leaves(lowered.in_avals))
+    widens_weights = widens_octets or any(leaf.dtype == jnp.int4 for leaf in jax.tree.leaves(lowered.in_avals))
     tunings = kept_tunings(device.device_kind) if device.platform == "gpu" else None
     if tunings is not None:
         try:
-            return lowered.compile(tuned_options(device, tunings, has_four_bits=has_four_bits))
+            return lowered.compile(tuned_options(device, tunings, widens_weights=widens_weights))
         except jax.errors.JaxRuntimeError as error:
             facts = {"executable": program.name, "file": str(tunings.path), "reason": str(error)[:200]}
             logger.info("the kept tunings do not suffice; compiling without them", extra=facts)
     try:
-        return lowered.compile(compiler_options(device, has_four_bits=has_four_bits))
+        return lowered.compile(compiler_options(device, widens_weights=widens_weights))
     except jax.errors.JaxRuntimeError as error:
         if device.platform != "gpu" or OUT_OF_MEMORY not in str(error):
             raise
         facts = {"executable": program.name, "reason": str(error)[:200]}
         logger.warning("no memory to time kernels in; compiling with untimed ones, which may be slower", extra=facts)
-        return lowered.compile(dict(UNTIMED_FOUR_BIT_OPTIONS if has_four_bits else UNTIMED_OPTIONS))
+        return lowered.compile(dict(UNTIMED_WIDENING_OPTIONS if widens_weights else UNTIMED_OPTIONS))
 
 
-def tuned_options(device: Device, tunings: Tunings, *, has_four_bits: bool = False) -> dict[str, Any]:
+def tuned_options(device: Device, tunings: Tunings, *, widens_weights: bool = False) -> dict[str, Any]:
     """Return the XLA options for programs of a GPU with tunings.
 
     What they lack is timed on the GPU. On another machine the compilation fails then: XLA would choose the tiles
     without timing them.
     """
-    timed = FOUR_BIT_OPTIONS if has_four_bits else GPU_OPTIONS
+    timed = WIDENING_OPTIONS if widens_weights else GPU_OPTIONS
     return {
         **timed,
         "xla_gpu_load_autotune_results_from": str(tunings.path),
@@ -164,17 +181,17 @@ def tuned_options(device: Device, tunings: Tunings, *, has_four_bits: bool = Fal
     }
 
 
-def compiler_options(device: Device, *, has_four_bits: bool = False) -> dict[str, Any]:
+def compiler_options(device: Device, *, widens_weights: bool = False) -> dict[str, Any]:
     """Return the XLA options for programs of a device, which may be on another machine.
 
     A CPU has none where JAX is set to compile quickly: they would undo that.
 
     Args:
         device: on which they will run.
-        has_four_bits: whether weights of the program are in 4 bits.
+        widens_weights: whether the program has weights in 4 bits, or multiplies by some in 8 that it widens.
     """
-    if device.platform == "gpu" and has_four_bits:
-        return dict(UNTIMED_FOUR_BIT_OPTIONS if is_absent(device) else FOUR_BIT_OPTIONS)
+    if device.platform == "gpu" and widens_weights:
+        return dict(UNTIMED_WIDENING_OPTIONS if is_absent(device) else WIDENING_OPTIONS)
     if device.platform == "gpu" and is_absent(device):
         return dict(UNTIMED_OPTIONS)
     if device.platform == "cpu" and jax.config.values[QUICK_COMPILES]:

@@ -1,3 +1,4 @@
+import functools
 from types import SimpleNamespace
 
 import jax
@@ -7,18 +8,22 @@ import pytest
 
 from service.compile.aot import (
     CPU_OPTIONS,
-    FOUR_BIT_OPTIONS,
     GPU_OPTIONS,
     QUICK_COMPILES,
-    UNTIMED_FOUR_BIT_OPTIONS,
     UNTIMED_OPTIONS,
+    UNTIMED_WIDENING_OPTIONS,
+    WIDENING_OPTIONS,
     compile_programs,
     compiler_options,
     tuned_options,
+    widens_octets,
 )
 from service.compile.counter import CompileCounter
 from service.compile.program import Program
 from service.device.tunings import Tunings
+from service.device.widened_tokens import WidenedTokens
+from service.kernels.products.linear import Products, linear
+from service.kernels.products.quantized import Fp8Products, QuantizedWeight
 from tests.device.devices import NamedDevice
 
 pytestmark = pytest.mark.usefixtures("compiled_anew")
@@ -66,18 +71,30 @@ def test_products_for_a_gpu_on_another_machine_are_not_left_to_kernels_that_want
 
 def test_products_of_4_bits_are_widened_inside_the_product_wherever_the_gpu_is():
     elsewhere = SimpleNamespace(platform="gpu", client=SimpleNamespace(local_devices=list))
-    assert compiler_options(NamedDevice(0, "gpu"), has_four_bits=True) == FOUR_BIT_OPTIONS
-    assert compiler_options(elsewhere, has_four_bits=True) == UNTIMED_FOUR_BIT_OPTIONS
-    assert compiler_options(NamedDevice(0, "tpu"), has_four_bits=True) == {}
+    assert compiler_options(NamedDevice(0, "gpu"), widens_weights=True) == WIDENING_OPTIONS
+    assert compiler_options(elsewhere, widens_weights=True) == UNTIMED_WIDENING_OPTIONS
+    assert compiler_options(NamedDevice(0, "tpu"), widens_weights=True) == {}
 
 
-@pytest.mark.parametrize("has_four_bits", [False, True])
-def test_kept_tunings_reach_xla_and_suffice_where_it_cannot_time_kernels(has_four_bits, tmp_path):
+@pytest.mark.parametrize("num_tokens", [1, 64])
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.float8_e4m3fn])
+def test_a_product_of_few_tokens_is_known_to_widen_its_weight_and_one_of_quantized_tokens_is_not(dtype, num_tokens):
+    x = jax.ShapeDtypeStruct((num_tokens, 8), jnp.bfloat16)
+    weight = QuantizedWeight(jax.ShapeDtypeStruct((16, 8), dtype), jax.ShapeDtypeStruct((16,), jnp.float32))
+    for most, widens in ((64, True), (0, False)):
+        product = functools.partial(
+            linear, products=Products(widened_tokens=WidenedTokens(most, most)), fp8=Fp8Products.NATIVE
+        )
+        assert widens_octets(jax.jit(jax.jit(product)).trace(x, weight).jaxpr.jaxpr) is widens
+
+
+@pytest.mark.parametrize("widens_weights", [False, True])
+def test_kept_tunings_reach_xla_and_suffice_where_it_cannot_time_kernels(widens_weights, tmp_path):
     tunings = Tunings(tmp_path / "NVIDIA-L4.textproto", "0" * 64)
     elsewhere = SimpleNamespace(platform="gpu", client=SimpleNamespace(local_devices=list))
-    options = FOUR_BIT_OPTIONS if has_four_bits else GPU_OPTIONS
+    options = WIDENING_OPTIONS if widens_weights else GPU_OPTIONS
     for device, is_absent in ((NamedDevice(0, "gpu"), False), (elsewhere, True)):
-        assert tuned_options(device, tunings, has_four_bits=has_four_bits) == {
+        assert tuned_options(device, tunings, widens_weights=widens_weights) == {
             **options,
             "xla_gpu_load_autotune_results_from": str(tunings.path),
             "xla_gpu_require_complete_aot_autotune_results": is_absent,

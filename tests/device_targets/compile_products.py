@@ -14,21 +14,22 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import SingleDeviceSharding
 from jaxtyping import DTypeLike
 
-from service.compile.aot import compiler_options
+from service.compile.aot import compiler_options, widens_octets
 from service.device.chips import TARGETS
 from service.device.mesh import DeviceMesh
 from service.kernels.attention import AttentionKernel, Scoring
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.gpu import TritonAttention
 from service.kernels.paging import Paging
-from service.kernels.products.linear import PLAIN, linear
+from service.kernels.products.linear import choose_products, linear
 from service.kernels.products.quantized import FP8, GroupedWeight, QuantizedWeight, choose_fp8_products
 from service.kernels.tpu_kv8 import Kv8Attention
 from service.start.devices import use_target
-from tests.device_targets.hlo import ARRAY, INSTRUCTION, num_elements
+from tests.device_targets.hlo import ARRAY, INSTRUCTION, count_kernels, num_elements
 
 NUM_OUT, NUM_IN = 8192, 2048
 NUM_TOKENS = (1, 64)  # of a decode step of one sequence, and of many
@@ -41,22 +42,24 @@ def main(target: str) -> None:
     """Compile, and print a line of JSON."""
     is_gpu = TARGETS[target].chip.platform == "gpu"
     device = use_target(target).devices[0]
-    fp8 = choose_fp8_products(DeviceMesh((device,)))
+    mesh = DeviceMesh((device,))
+    products, fp8 = choose_products(mesh, np.dtype(jnp.bfloat16)), choose_fp8_products(mesh)
     report = {"fp8": fp8, "weight_elements": NUM_OUT * NUM_IN, "products": {}}
-    product = jax.jit(functools.partial(linear, products=PLAIN, fp8=fp8))
+    product = jax.jit(functools.partial(linear, products=products, fp8=fp8))
     for name, dtype in DTYPES.items():
         for num_tokens in NUM_TOKENS:
             make = functools.partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
             weight = QuantizedWeight(make((NUM_OUT, NUM_IN), dtype), make((NUM_OUT,), jnp.float32))
-            compiled = product.lower(make((num_tokens, NUM_IN), jnp.bfloat16), weight).compile()
-            report["products"][f"{name}, {num_tokens}"] = facts_of(compiled)
+            traced = product.trace(make((num_tokens, NUM_IN), jnp.bfloat16), weight)
+            options = compiler_options(device, widens_weights=widens_octets(traced.jaxpr.jaxpr))
+            report["products"][f"{name}, {num_tokens}"] = facts_of(traced.lower().compile(options))
     for num_groups in (1, NUM_IN // GROUP_SIZE):
         for num_tokens in (*NUM_TOKENS, 512):
             make = functools.partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
             of_groups = make((NUM_OUT, num_groups), jnp.bfloat16)
             weight = GroupedWeight(make((NUM_OUT, NUM_IN), jnp.int4), of_groups, of_groups)
             lowered = product.lower(make((num_tokens, NUM_IN), jnp.bfloat16), weight)
-            compiled = lowered.compile(compiler_options(device, has_four_bits=True))
+            compiled = lowered.compile(compiler_options(device, widens_weights=True))
             report["products"][f"int4 in {num_groups} groups, {num_tokens}"] = facts_of(compiled)
     kernels = {dtype: TritonAttention() if is_gpu else Kv8Attention(jnp.dtype(dtype).name) for dtype in (jnp.int8, FP8)}
     report["attention"] = {
@@ -96,7 +99,13 @@ def facts_of(compiled: jax.stages.Compiled) -> dict[str, object]:
         for dtype, sizes in ARRAY.findall(shape)
         if num_elements(sizes) >= NUM_OUT * NUM_IN
     }
-    return {"kept": sorted(kept), "temp_bytes": compiled.memory_analysis().temp_size_in_bytes, "entry": entry[-3000:]}
+    num_kernels = count_kernels(compiled.as_text())
+    return {
+        "kept": sorted(kept),
+        "kernels": num_kernels,
+        "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
+        "entry": entry[-3000:],
+    }
 
 
 if __name__ == "__main__":

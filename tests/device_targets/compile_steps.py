@@ -2,9 +2,9 @@
 
 A process of its own, in an environment that has the target's compiler:
 
-    .tools/targets/tpu/bin/python -m tests.device_targets.compile_steps v6e-1 "Llama 3.1 8B" int8 4 16
+    .tools/targets/tpu/bin/python -m tests.device_targets.compile_steps v6e-1 "Llama 3.1 8B" int8 4 16 int8
 
-The last arguments are KV_DTYPE, MAX_LORAS and MAX_NUM_SEQS.
+The last arguments are KV_DTYPE, MAX_LORAS, MAX_NUM_SEQS and QUANTIZATION.
 
 Sizes are planned for the whole model. Of its layers few are compiled, since all of them share executables, some at a
 time; where all of a decode step is one program, that has all layers if it chooses the likeliest tokens.
@@ -35,7 +35,14 @@ NUM_LAYERS = {"Qwen3.5": 4}  # with one that attends, where others keep a state;
 SMALLEST_WEIGHT_BYTES = 5 * 2**20
 
 
-def main(target: str, model: str, kv_dtype: str = "auto", max_loras: str = "0", num_seqs: str = "64") -> None:
+def main(
+    target: str,
+    model: str,
+    kv_dtype: str = "auto",
+    max_loras: str = "0",
+    num_seqs: str = "64",
+    quantization: str = "none",
+) -> None:
     """Compile, and print a line of JSON."""
     devices = use_target(target).devices
     located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]), layout=None)
@@ -44,7 +51,7 @@ def main(target: str, model: str, kv_dtype: str = "auto", max_loras: str = "0", 
         max_concurrent_requests=64,
         kv_dtype=kv_dtype,
         max_loras=int(max_loras),
-        quantization="int4" if model.endswith(IN_4_BITS) else "none",
+        quantization="int4" if model.endswith(IN_4_BITS) else quantization,
     )
     spec = choose_engine_spec(settings, located, devices)
     num_layers = next((number for name, number in NUM_LAYERS.items() if model.startswith(name)), 2)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.memory_table import MODELS
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,7 @@ STEPS = [
     ("kv8", "v6e-1", SMALL, "fp8", 0),
 ]
 MOST_KERNELS = (560, 400)  # of a decode step of 8B in bfloat16, of one sequence and of 64
+MOST_BESIDE = 0.05  # of the bytes of weights, that a decode step writes besides: no weight is widened in memory
 PADDING = 1.02  # that the layout of an array on a TPU may add
 SAMPLERS = ("general", "greedy", "random", "top-p")
 
@@ -65,6 +67,23 @@ def test_steps_compile_into_what_the_planner_expects(kernel, target, model, kv_d
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("target", "model", "quantizations"), [("h100", LARGE, ("int8", "fp8")), ("l4", SMALL, ("int8",))]
+)
+def test_a_decode_step_reads_weights_of_8_bits_in_hardly_more_kernels_than_those_of_16(target, model, quantizations):
+    wide = compile_steps("gpu", target, model)["kernels"]
+    for quantization in quantizations:
+        report = compile_steps("gpu", target, model, quantization=quantization)
+        [largest] = (facts for name, facts in report["programs"].items() if name.startswith("whole-greedy"))
+        num_layers = MODELS[model]["num_hidden_layers"]
+        assert all(own <= other + num_layers for own, other in zip(report["kernels"], wide, strict=True)), report
+        for facts in (*report["of_one_sequence"], largest):
+            assert facts["large_copies"] == []
+            assert facts["temp_bytes"] <= MOST_BESIDE * report["weights_bytes"]
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("target", "model"), [("v6e-1", SMALL), ("v6e-8", LARGE)])
 def test_the_largest_steps_of_the_usual_slots_compile(target, model):
@@ -96,12 +115,28 @@ def target_python(platform: str) -> Path:
 
 
 def compile_steps(
-    platform: str, target: str, model: str, kv_dtype: str = "auto", max_loras: int = 0, num_seqs: int = 64
+    platform: str,
+    target: str,
+    model: str,
+    kv_dtype: str = "auto",
+    max_loras: int = 0,
+    num_seqs: int = 64,
+    quantization: str = "none",
 ) -> dict:
     """Compile in a process that has the compiler."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     module = "tests.device_targets.compile_steps"
-    command = [target_python(platform), "-m", module, target, model, kv_dtype, str(max_loras), str(num_seqs)]
+    command = [
+        target_python(platform),
+        "-m",
+        module,
+        target,
+        model,
+        kv_dtype,
+        str(max_loras),
+        str(num_seqs),
+        quantization,
+    ]
     process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr[-3000:]
     return json.loads(process.stdout)

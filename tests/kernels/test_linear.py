@@ -7,6 +7,7 @@ import pytest
 
 from service.device.mesh import DeviceMesh
 from service.device.native.library import native_code
+from service.device.widened_tokens import WidenedTokens
 from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Paging
 from service.kernels.products.linear import PLAIN, SPLIT, Products, choose_products, linear
@@ -177,6 +178,54 @@ def test_a_cpu_never_has_a_whole_weight_in_fp8_widened():
 def test_fp8_is_multiplied_as_the_device_can(platform: str, capability: str, chosen: Fp8Products):
     mesh = DeviceMesh((NamedDevice(0, platform, compute_capability=capability),))
     assert choose_fp8_products(mesh) is chosen
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("is_fp8", [False, True], ids=["int8", "fp8"])
+@pytest.mark.parametrize("num_tokens", [1, 2, 9])
+def test_few_tokens_are_multiplied_as_they_are_and_more_are_quantized(num_tokens: int, is_fp8: bool, dtype):
+    x = np.random.default_rng(1).standard_normal((num_tokens, 96), np.float32)
+    x = np.asarray(jnp.asarray(x, dtype), np.float32)
+    weight = in_fp8(24, 96) if is_fp8 else quantized(24, 96)
+    wide = np.asarray(weight.values, np.float64) * np.asarray(weight.scale)[:, None]
+    few = Products(widened_tokens=WidenedTokens(int8=2, fp8=2))
+    made, quantizing = (
+        linear(jnp.asarray(x, dtype), weight, products, fp8=Fp8Products.NATIVE) for products in (few, PLAIN)
+    )
+    assert made.dtype == dtype
+    if num_tokens > 2:
+        assert (np.asarray(made) == np.asarray(quantizing)).all()
+    else:
+        np.testing.assert_allclose(made, x @ wide.T, atol=1e-4 if dtype == jnp.float32 else 0.05, rtol=2**-7)
+        assert (np.asarray(made) != np.asarray(quantizing)).any()
+    logits = linear(jnp.asarray(x, dtype), weight, few, dtype=jnp.float32, fp8=Fp8Products.NATIVE)
+    if num_tokens <= 2:
+        np.testing.assert_allclose(logits, x @ wide.T, atol=1e-3, rtol=1e-4)
+
+
+def test_few_tokens_sum_over_several_axes_and_keep_the_others():
+    x = np.random.default_rng(1).standard_normal((1, 1, 2, 3, 4), np.float32)
+    weight = quantized(30, 24)
+    shaped = QuantizedWeight(weight.values.reshape(5, 6, 2, 3, 4), weight.scale.reshape(5, 6))
+    made = linear(jnp.asarray(x), shaped, Products(widened_tokens=WidenedTokens(1, 1)), num_in_axes=3)
+    wide = np.asarray(weight.values, np.float64) * np.asarray(weight.scale)[:, None]
+    assert made.shape == (1, 1, 5, 6)
+    np.testing.assert_allclose(made.reshape(1, 30), x.reshape(1, 24) @ wide.T, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("platform", "capability", "most"),
+    [
+        ("cpu", "", (0, 0)),
+        ("gpu", "8.9", (64, 0)),  # whose FP8 XLA would widen in memory
+        ("gpu", "9.0", (64, 64)),
+        ("gpu", "12.0", (64, 64)),
+        ("tpu", "", (0, 0)),
+    ],
+)
+def test_a_gpu_multiplies_the_tokens_of_a_decode_step_as_they_are(platform: str, capability: str, most):
+    mesh = DeviceMesh((NamedDevice(0, platform, compute_capability=capability),))
+    assert choose_products(mesh, np.dtype(jnp.bfloat16)).widened_tokens == most
 
 
 def test_rows_as_long_as_are_served_do_not_overflow():
