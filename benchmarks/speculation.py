@@ -1,9 +1,11 @@
 """Several tokens a step beside one: tokens a second with and without drafts, taken in turns, in one process.
 
-    python -m benchmarks.speculation [--quantization int8] [--runs 5] [--quick] [--only oracle,copy]
+    python -m benchmarks.speculation [--quantization int8] [--runs 5] [--quick] [--only oracle,copy | --only draft]
 
 The model has the shapes of SmolLM2-135M and random weights, so that what it writes is known to nobody at temperature 1.
 A text that it should write is imposed by a rule that allows one token at a time, with drafts and without.
+
+With `--only draft` all layers but the first quarter add nothing, and a draft model has only those: it is always right.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -21,9 +24,11 @@ from typing import Any, Self
 
 import numpy as np
 from jaxtyping import UInt
+from safetensors.numpy import load_file, save_file
 
-from benchmarks.checkpoint import SMOLLM_135M, TINY, make_checkpoint
+from benchmarks.checkpoint import SMOLLM_135M, TINY, Geometry, make_checkpoint, write_weights
 from benchmarks.machine import begun
+from service.engine.drafter import Drafter
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
 from service.engine.runner import Runner
@@ -91,7 +96,8 @@ class Knowing(Proposer):
 class Bench:
     """One model, and engines on it with and without drafts."""
 
-    def __init__(self, runner: Runner, vocab_size: int, runs: int) -> None:
+    def __init__(self, runner: Runner, vocab_size: int, runs: int, drafter: Drafter | None = None) -> None:
+        self.drafter = drafter
         self._runner, self._runs, self.vocab_size = runner, runs, vocab_size
         self.random = random.Random(1)
         self.shapes = runner.shapes
@@ -105,10 +111,13 @@ class Bench:
     ) -> dict[str, Any]:
         """Return the median tokens a second of both, and what became of the drafts."""
         without, with_drafts, ratios, differing, policy, num_tokens = [], [], [], [], None, 0
+        processor_ratios = []
         for _ in range(self._runs):
+            begin_s = time.process_time()
             plain_s, plain = self._run(requests(), None)
-            policy = speculation()
+            policy, between_s = speculation(), time.process_time()
             drafted_s, drafted = self._run(requests(), policy)
+            processor_ratios.append((between_s - begin_s) / (time.process_time() - between_s))
             differing.append(sum(a != b for a, b in zip(plain, drafted, strict=True)))
             num_tokens = sum(map(len, plain))
             without.append(num_tokens / plain_s)
@@ -120,6 +129,7 @@ class Bench:
             "on_tokens_per_s": round(statistics.median(with_drafts), 1),
             "ratio": round(statistics.median(ratios), 3),
             "ratios": [round(ratio, 3) for ratio in ratios],
+            "processor_ratio": round(statistics.median(processor_ratios), 3),
             "drafts": policy.num_drafts,
             "draft_tokens": policy.num_draft_tokens,
             "accepted_at": policy.num_accepted_at,
@@ -175,6 +185,16 @@ def measure(bench: Bench, only: set[str], num_slots: int) -> dict[str, Any]:
     prompt = tuple(bench.random.randrange(3, bench.vocab_size) for _ in range(32))
     names = iter(range(10**9))
 
+    if bench.drafter is not None:
+        for is_adaptive in (True, False):
+            name = f"draft model{'' if is_adaptive else ', always'}"
+            results[name] = bench.compare(
+                lambda: [Request(f"{next(names)}", prompt, 160, GREEDY)],
+                partial(Speculation, shapes, (), model=bench.drafter, is_adaptive=is_adaptive),
+            )
+            print(name, json.dumps(results[name]), flush=True)
+        return results
+
     def random_texts(count: int, tokens: int = 96) -> list[Request]:
         return [
             Request(f"{next(names)}", (*prompt, 3 + i), tokens, Sampling(temperature=1.0, seed=i)) for i in range(count)
@@ -218,6 +238,39 @@ def measure(bench: Bench, only: set[str], num_slots: int) -> dict[str, Any]:
     return results
 
 
+def write_shallow(folder: Path, geometry: Geometry) -> None:
+    """Write a checkpoint of which only the first quarter of layers adds to the hidden states."""
+    write_weights(folder, geometry)
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")) and _layer(name) >= _quarter(geometry):
+            tensor[:] = 0
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_quarter(folder: Path, shallow: Path, geometry: Geometry) -> Path:
+    """Write the first quarter of the layers of a checkpoint as a model of its own."""
+    quarter = replace(geometry, num_layers=_quarter(geometry))
+
+    def write(folder: Path, geometry: Geometry) -> None:
+        write_weights(folder, geometry)
+        tensors = load_file(shallow / "model.safetensors")
+        kept = {name: tensor for name, tensor in tensors.items() if _layer(name) < geometry.num_layers}
+        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return make_checkpoint(folder, quarter, write)
+
+
+def _quarter(geometry: Geometry) -> int:
+    return max(geometry.num_layers // 4, 1)
+
+
+def _layer(name: str) -> int:
+    """Return the number of a tensor's layer; -1 for one of none."""
+    parts = name.split(".")
+    return int(parts[parts.index("layers") + 1]) if "layers" in parts else -1
+
+
 def main() -> None:
     """Measure and print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -229,8 +282,14 @@ def main() -> None:
     options = parser.parse_args()
     folder = ROOT / ".cache" / "bench"
     geometry, name = (TINY, "tiny-float32") if options.quick else (SMOLLM_135M, "llama-135m-float32")
-    checkpoint = make_checkpoint(folder / name, geometry)
+    drafting = {}
+    if options.only == "draft":
+        checkpoint = make_checkpoint(folder / f"{name}-shallow", geometry, write_shallow)
+        drafting = {"draft_model_uri": str(write_quarter(folder / f"{name}-quarter", checkpoint, geometry))}
+    else:
+        checkpoint = make_checkpoint(folder / name, geometry)
     settings = {
+        **drafting,
         "model_uri": str(checkpoint),
         "max_num_seqs": options.slots,
         "quantization": options.quantization,
@@ -244,7 +303,7 @@ def main() -> None:
     start.wait_until_ready()
     running: Any = loaded.running
     running.thread.stop()
-    bench = Bench(running._runners[0], geometry.vocab_size, options.runs)
+    bench = Bench(running._runners[0], geometry.vocab_size, options.runs, running._drafters.get(0))
     results = begun("benchmarks.speculation") | {"tasks": measure(bench, set(options.only.split(",")), options.slots)}
     print(json.dumps(results))
 

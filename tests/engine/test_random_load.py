@@ -14,8 +14,10 @@ from service.engine.loop import Loop
 from service.engine.request import FinishReason, Request, Sampling, TokenEvent, TokenStream
 from service.engine.schedule.chunking import Chunking
 from service.engine.schedule.device_turns import DeviceTurns
+from service.engine.schedule.proposers import DraftModel
 from service.engine.schedule.scheduler import Scheduler
 from service.engine.schedule.speculation import Speculation
+from service.engine.schedule.twin_pages import TwinPages
 from service.engine.shapes import EngineShapes, available_steps, sufficient_buckets
 from service.errors import NonFiniteLogits
 from service.observability.model_metrics import ModelMetrics
@@ -168,13 +170,60 @@ def speculating(wrong):
     return Speculation(replace(SHAPES, num_drafts=MAX_DRAFTS), [oracle], is_adaptive=False)
 
 
+class Foreseeing(DraftModel):
+    """A draft model that is right but for a share of tokens, and has places for what it writes, some rows at a time."""
+
+    def __init__(self, wrong, seed=1):
+        self.twins = TwinPages(PAGE_SIZE)
+        self._model, self._wrong, self._random = HandCountedModel(VOCAB), wrong, random.Random(seed)
+
+    def catch_up(self, sequences):
+        caught_up = []
+        for sequence in sequences:
+            begin, end = self.twins.num_computed(sequence), len(sequence.known_ids) - 1
+            if begin < end - 1:
+                end = min(begin + 8, end)
+                self.twins.write(sequence, begin, end)
+                begin = end
+            if begin >= len(sequence.known_ids) - 2:
+                caught_up.append(sequence)
+        return caught_up
+
+    def draft(self, lengths):
+        drafts = {}
+        for sequence, length in lengths.items():
+            known = len(sequence.known_ids)
+            assert len(sequence.pages) * PAGE_SIZE >= known + length, "each position has a page"
+            tokens = self._model.expected(tuple(sequence.known_ids), length)
+            tokens = [(t + (self._random.random() < self._wrong)) % VOCAB for t in tokens]
+            self.twins.write(sequence, self.twins.num_computed(sequence), known, tokens[:-1])
+            drafts[sequence] = tokens
+        return drafts
+
+    def forget(self, sequence):
+        self.twins.forget(sequence)
+
+
+def speculating_by_model(wrong):
+    """Return the policy that asks a draft model."""
+    return Speculation(replace(SHAPES, num_drafts=MAX_DRAFTS), (), model=Foreseeing(wrong), is_adaptive=False)
+
+
 @pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
-    ("num_requests", "wrong"),
-    [(1_000, None), (1_000, 0.2), *(pytest.param(10_000, wrong, marks=pytest.mark.slow) for wrong in (None, 0.2, 1.0))],
+    ("num_requests", "policy", "wrong"),
+    [
+        (1_000, None, 0.0),
+        (1_000, speculating, 0.2),
+        (1_000, speculating_by_model, 0.2),
+        *(
+            pytest.param(10_000, policy, wrong, marks=pytest.mark.slow)
+            for policy, wrong in ((None, 0.0), (speculating, 0.2), (speculating, 1.0), (speculating_by_model, 0.2))
+        ),
+    ],
 )
-def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_page_free(num_requests, wrong):
-    speculation = None if wrong is None else speculating(wrong)
+def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_page_free(num_requests, policy, wrong):
+    speculation = None if policy is None else policy(wrong)
     scheduler = CountingScheduler(
         num_slots=NUM_SLOTS,
         num_pages=NUM_PAGES,
@@ -205,7 +254,7 @@ def test_thousands_of_requests_with_aborts_each_get_their_text_and_leave_every_p
     reasons = Counter(reader.reason for reader in clients.readers)
     assert reasons[CUT_OFF] > num_requests // 10
     if speculation is not None:
-        assert (speculation.num_accepted_tokens > num_requests) == (wrong < 1)
+        assert (speculation.num_accepted_tokens > num_requests // 2) == (wrong < 1)
     assert reasons.keys() == {CUT_OFF, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR}
 
 

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -14,9 +15,10 @@ from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.settings.sources import load_settings
 from service.start.context import StartContext
+from service.start.discover import locate_checkpoint
 from service.start.kinds.engine_spec import choose_engine_spec
-from service.start.load import ModelStart
 from service.start.progress import StartProgress
+from service.start.tasks import check_draft, load_text, pull_tokenizer_files
 from service.storage.local import LocalSource
 from tests.device.devices import NamedDevice
 from tests.process import ServiceProcess, running_service
@@ -25,11 +27,11 @@ from tests.served import DEMO, outcomes_of, prewarm, stats_of
 DRAFTING = {"max_num_seqs": "4", "max_model_len": "256", "max_prefill_tokens": "64", "speculation": "draft"}
 
 
-def answer(service: ServiceProcess, **options) -> tuple[list[str], str]:
+def answer(service: ServiceProcess, **options) -> tuple[list[tuple[list[str], str, str]], Any]:
     made = service.client().completions.create(
         model="levserve-demo", prompt="The capital of", max_tokens=40, logprobs=1, seed=3, **options
     )
-    return made.choices[0].logprobs.tokens, made.choices[0].text
+    return [(choice.logprobs.tokens, choice.text, choice.finish_reason) for choice in made.choices], made.usage
 
 
 def counted(service: ServiceProcess, name: str) -> float:
@@ -44,7 +46,15 @@ def test_a_service_drafts_with_a_model_from_the_bundle_that_prewarm_made(tmp_pat
     common = {"model_name": "levserve-demo", "draft_model_uri": str(tmp_path / "draft"), **DRAFTING}
     code, lines = prewarm(tmp_path / "cache", **common)
     assert code == 0, lines
-    asked = ({"temperature": 0}, {"temperature": 1.3}, {"temperature": 0.8, "top_p": 0.7, "presence_penalty": 0.5})
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}}, "required": ["n"]}
+    asked = (
+        {"temperature": 0},
+        {"temperature": 1.3, "n": 3},
+        {"temperature": 0.8, "top_p": 0.7, "presence_penalty": 0.5},
+        {"temperature": 0, "stop": ["is", ". "]},
+        {"temperature": 0, "extra_body": {"ignore_eos": True}},
+        {"temperature": 0.5, "extra_body": {"structured_outputs": {"json": schema}}},
+    )
     with running_service(**common, admin_api_key="operator", local_model_cache=tmp_path / "cache") as service:
         assert outcomes_of(service) == {"hit": 1}
         drafted = [answer(service, **options) for options in asked]
@@ -58,19 +68,24 @@ def test_a_service_drafts_with_a_model_from_the_bundle_that_prewarm_made(tmp_pat
         assert [answer(service, **options) for options in asked] == drafted
 
 
-@pytest.mark.slow
 def test_a_start_refuses_a_draft_model_of_another_tokenizer(tmp_path):
     shutil.copytree(DEMO, tmp_path / "draft")
+
+    def check() -> None:
+        settings = {"draft_model_uri": str(tmp_path / "draft"), "local_model_cache": tmp_path / "cache", **DRAFTING}
+        metrics = Metrics()
+        context = StartContext(load_settings(settings, None), metrics, StartProgress(metrics))
+        located = locate_checkpoint(context)
+        check_draft(context, located, load_text(context, located, pull_tokenizer_files(context, located)))
+
+    check()
     tokenizer = json.loads((DEMO / "tokenizer.json").read_text())
     vocab = tokenizer["model"]["vocab"]
     one, other = list(vocab)[1000:1002]
     vocab[one], vocab[other] = vocab[other], vocab[one]
     (tmp_path / "draft" / "tokenizer.json").write_text(json.dumps(tokenizer))
-    settings = {"draft_model_uri": str(tmp_path / "draft"), "local_model_cache": tmp_path / "cache", **DRAFTING}
-    metrics = Metrics()
-    start = ModelStart(StartContext(load_settings(settings, None), metrics, StartProgress(metrics)))
     with pytest.raises(SettingsError, match=r"DRAFT_MODEL_URI: .*draft has another tokenizer than the model: "):
-        start.wait_for_model()
+        check()
 
 
 def plan(target=None, draft=None, *, devices: int = 1, with_draft: bool = True, **settings):
