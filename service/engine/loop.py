@@ -157,7 +157,9 @@ class StepPipeline:
             steps = self._runner.available_steps()
             self._scheduler.adapt(steps)
             self._has_all_steps = steps.is_complete
+        self.reading_since_s = time.monotonic()  # the plan waits for a draft model's steps
         plan = self._scheduler.plan()
+        self.reading_since_s = None
         if plan is None:
             self._read()
             self._is_paused = True

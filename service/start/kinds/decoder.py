@@ -3,10 +3,12 @@
 import logging
 from typing import Any
 
+import jax
 import numpy as np
 
 from service.device.mesh import DeviceMesh
 from service.device.native.library import native_code
+from service.kernels.attention import Scoring
 from service.kernels.choice import HeadShape, KernelChoices, choose_kernels
 from service.kernels.limits import vector_bytes
 from service.models.adapter_arrays import AdapterShapes
@@ -15,6 +17,9 @@ from service.models.interface import PagedDecoder
 from service.start.dtype import NumberFormats
 
 logger = logging.getLogger(__name__)
+
+CHECKED_CHUNK = 32  # tokens of a prompt, at least, with which a kernel is checked
+CHECKED_CHUNKS = 8  # enough that a GPU's kernel splits the positions that a decode step reads
 
 
 def make_decoder(
@@ -41,6 +46,45 @@ def make_decoder(
         formats.weight_dtype,
         adapters,
     )
+
+
+def find_kernel_fault(
+    config: DecoderConfig, formats: NumberFormats, kernel: KernelChoices, mesh: DeviceMesh, page_size: int
+) -> str | None:
+    """Run the attention kernel on a small case of each kind of heads; return what is wrong with it, None if nothing is.
+
+    The reference, with which it is compared, has no fault.
+    """
+    if kernel.is_reference:
+        return None
+    from service.kernels.self_check import Case, find_fault
+
+    kinds = {
+        (
+            *(a.num_kv_heads, a.group_size, a.head_dim, Scoring(a.scale, a.window, a.soft_cap), a.has_sinks),
+            config.looks_ahead and a.looks_ahead,
+        )
+        for a in config.attentions
+    }
+    cases = [
+        Case(
+            formats.dtype,
+            num_kv_heads // mesh.num_devices,
+            group,
+            head_dim,
+            formats.kv_dtype,
+            page_size,
+            scoring,
+            has_sinks,
+            looks_ahead,
+            chunk=max(CHECKED_CHUNK, page_size),
+            num_chunks=CHECKED_CHUNKS,
+        )
+        for num_kv_heads, group, head_dim, scoring, has_sinks, looks_ahead in kinds
+    ]
+    with jax.default_device(mesh.devices[0]):  # pyright: ignore[reportArgumentType]
+        faults = (find_fault(kernel.kernel(), case) for case in cases)
+        return next((f"{kernel.name} {fault}" for fault in faults if fault is not None), None)
 
 
 def position_bytes(attention: Attention, kernel: KernelChoices, mesh: DeviceMesh, kv_dtype: np.dtype) -> int:

@@ -31,7 +31,6 @@ from service.engine.steps.keys import (
     sufficient_keys,
 )
 from service.errors import DoesNotFit, SettingsError
-from service.kernels.attention import Scoring
 from service.kernels.choice import KernelChoices, choose_kernels
 from service.kernels.limits import skips_padding
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
@@ -49,7 +48,7 @@ from service.settings import Settings, SpeculationMode
 from service.start.context import StartContext
 from service.start.dtype import NumberFormats, choose_formats
 from service.start.kinds.data_parallel import choose_data_parallel
-from service.start.kinds.decoder import choose_kernel, head_shapes, make_decoder, position_bytes
+from service.start.kinds.decoder import choose_kernel, find_kernel_fault, head_shapes, make_decoder, position_bytes
 from service.start.kinds.draft_spec import DraftSpec, choose_draft, without_prefix
 from service.start.kinds.model_spec import EngineParts, ModelSpec, ProgramNames, weights_bytes
 
@@ -64,8 +63,6 @@ logger = logging.getLogger(__name__)
 MAX_IMAGE_ROWS, PADDED_ROWS = 1024, (64, 256)
 PLACE_ROWS = 64
 MAX_KEPT_ROWS = 8192
-CHECKED_CHUNK = 32  # tokens of a prompt, at least, with which a kernel is checked
-CHECKED_CHUNKS = 8  # enough that a GPU's kernel splits the positions that a decode step reads
 
 
 @dataclass(frozen=True)
@@ -178,37 +175,11 @@ class EngineSpec(ModelSpec):
 
     @override
     def kernel_fault(self) -> str | None:
-        if self.kernel.is_reference:
-            return None
-        from service.kernels.self_check import Case, find_fault
-
-        kernel = self.kernel.kernel()
-        kinds = {
-            (
-                *(a.num_kv_heads, a.group_size, a.head_dim, Scoring(a.scale, a.window, a.soft_cap), a.has_sinks),
-                self.config.looks_ahead and a.looks_ahead,
-            )
-            for a in self.config.attentions
-        }
-        cases = [
-            Case(
-                self.dtype,
-                num_kv_heads // self.mesh.num_devices,
-                group,
-                head_dim,
-                self.formats.kv_dtype,
-                self.shapes.page_size,
-                scoring,
-                has_sinks,
-                looks_ahead,
-                chunk=max(CHECKED_CHUNK, self.shapes.page_size),
-                num_chunks=CHECKED_CHUNKS,
-            )
-            for num_kv_heads, group, head_dim, scoring, has_sinks, looks_ahead in kinds
-        ]
-        with jax.default_device(self.mesh.devices[0]):  # pyright: ignore[reportArgumentType]
-            faults = (find_fault(kernel, case) for case in cases)
-            return next((f"{self.kernel.name} {fault}" for fault in faults if fault is not None), None)
+        page_size = self.shapes.page_size
+        fault = find_kernel_fault(self.config, self.formats, self.kernel, self.mesh, page_size)
+        if fault is None and (draft := self.draft) is not None:
+            fault = find_kernel_fault(draft.config, draft.formats, draft.kernel, self.mesh, page_size)
+        return fault
 
     @override
     def model(self) -> PagedDecoder:
