@@ -11,9 +11,10 @@ from service.kernels.limits import INT8_MAX
 from service.models.stored.layers import Encoding, LayerStorage
 from service.models.weight_spec import FLOAT32, INT4, TensorSource, WeightSpec
 
-INT8, FP8 = np.dtype(np.int8), np.dtype(ml_dtypes.float8_e4m3fn)
+INT8, FP8, BFLOAT16 = (np.dtype(each) for each in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16))
 # Values of a row whose sums int32 holds; a checkpoint's own int8 may have -128.
 MAX_INT8_ROW = (2**31 - 1) // (INT8_MAX * (INT8_MAX + 1))
+GROUP_COLUMNS = 32  # with a scale and a zero point, where a weight that is wide in a checkpoint becomes 4 bits
 
 
 class Quantization(StrEnum):
@@ -22,7 +23,7 @@ class Quantization(StrEnum):
     NONE = "none"  # in the model's dtype
     INT8 = "int8"  # with a float32 scale for each row; products take int8 activations, with a scale for each token
     FP8 = "fp8"  # float8_e4m3fn, with such scales; products take such activations where the device multiplies FP8
-    INT4 = "int4"  # the layers' with a scale for each group of columns, as a checkpoint has them; others as INT8
+    INT4 = "int4"  # the layers' with a scale for each group of columns, a checkpoint's or computed; others as INT8
 
 
 def kept_storage(storage: LayerStorage | None, quantization: Quantization, platform: str) -> LayerStorage | None:
@@ -88,6 +89,8 @@ def quantized_specs(
         is_exact = storage is not None and storage.is_exact
         if any(source.packing is not None and source.packing.is_kept for source in stored.sources):
             made += _grouped(stored, dtype)
+        elif quantization is Quantization.INT4 and storage is None and _has_groups(spec):
+            made += _divided(spec)
         elif spec.num_in_axes and ((is_stored and not is_exact) or quantization is not Quantization.NONE):
             made += _quantized(stored, row_dtype)
         else:
@@ -157,6 +160,22 @@ def _grouped(spec: WeightSpec, dtype: np.dtype) -> Iterator[WeightSpec]:
     yield of_groups(scale_name(spec.name), scale_name)
     if storage.has_zeros:
         yield of_groups(zero_name(spec.name), zero_name)
+
+
+def _has_groups(spec: WeightSpec) -> bool:
+    """Return whether a wide weight becomes 4 bits: one of a layer, but for those of experts and odd sizes."""
+    is_of_layer = spec.name.startswith("layers.") and spec.num_in_axes == 1 and "expert" not in spec.axes
+    return is_of_layer and spec.shape[-1] % GROUP_COLUMNS == 0
+
+
+def _divided(spec: WeightSpec) -> Iterator[WeightSpec]:
+    """Return a weight in 4 bits and the scales and zero points that quantizing it computes for groups of columns."""
+    num_groups = spec.shape[-1] // GROUP_COLUMNS
+    sources = tuple(replace(source, view=(*source.view[:-1], num_groups)) for source in spec.sources)
+    yield replace(spec, dtype=INT4, scale=scale_name(spec.name))
+    for name in (scale_name(spec.name), zero_name(spec.name)):
+        shape = (*spec.shape[:-1], num_groups)
+        yield WeightSpec(name, spec.axes, shape, sources, spec.concat_axis, BFLOAT16, is_row_scale=True)
 
 
 def _scale_source(source: TensorSource, num_in_axes: int) -> TensorSource:

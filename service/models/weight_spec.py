@@ -93,7 +93,7 @@ class WeightSpec:
     num_in_axes: int = 0  # the last ones, over which a product with the array sums; 0 if it is never quantized
     scale: str | None = None  # the array that products are multiplied by, with a number for each row
     is_finite: bool = False  # whether a checkpoint with a NaN or an infinite number in it is refused
-    is_row_scale: bool = False  # whether it holds a scale for each row of its tensors, and not their elements
+    is_row_scale: bool = False  # whether it holds what quantizing its tensors computes for rows or groups
     unused: tuple[str, ...] = ()  # modules of the checkpoint beside those of the sources that the model does not run
 
     @property

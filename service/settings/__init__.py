@@ -252,8 +252,9 @@ class Settings(BaseModel):
         description="The storage of weights. `none`: as in the checkpoint, in DTYPE, or in int8 if it has a "
         "quantization_config; a GPU keeps its 4 bits. `int8`, `fp8` (float8_e4m3fn): 8 bits with a scale per "
         "row, quantized while the checkpoint is read. Products also quantize activations per token; with `fp8` only on "
-        "GPUs since Ada. `int4`: the layers keep the 4 bits of a checkpoint of AWQ, GPTQ or W4A16, the embedding and "
-        "the unembedding become int8. See docs/quantization.md.",
+        "GPUs since Ada. `int4`: the layers keep the 4 bits of a checkpoint of AWQ, GPTQ or W4A16, or are "
+        "quantized to 4 bits in groups of 32 columns; the embedding, the unembedding and experts become int8. See "
+        "docs/quantization.md.",
     )
     kv_dtype: KvDtype = Field(
         default="auto",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from service.errors import MalformedCheckpoint, UnquantizableWeights
+from service.models.quantization import zero_name
 from service.models.weight_spec import WeightSpec
 from service.weights.cast import cast_into
 from service.weights.headers import check_tensors
@@ -177,18 +178,20 @@ class Assembly:
         return {name: arrays[name] for name in self._by_name}
 
     def _with_row_scales(self, spec: WeightSpec) -> tuple[WeightSpec, ...]:
-        """Return a weight's spec, and that of its row scales if quantizing the weight computes them."""
-        scale = self._by_name.get(spec.scale) if spec.scale is not None else None
-        return (spec,) if scale is None or not scale.is_row_scale else (spec, scale)
+        """Return a weight's spec, and those of its scales and zero points if quantizing the weight computes them."""
+        of_rows = [] if spec.scale is None else [spec.scale, zero_name(spec.name)]
+        found = (self._by_name.get(name) for name in of_rows)
+        return (spec, *(each for each in found if each is not None and each.is_row_scale))
 
     def _writer(self, spec: WeightSpec, index: int) -> Callable[[int, np.ndarray], None]:
         place = TensorPlace(spec, index, self._arrays[spec.name])
-        if len(specs := self._with_row_scales(spec)) == 1:
+        _, *made = self._with_row_scales(spec)
+        if not made:
             return place.write if spec.name not in self._scales else checked_scales(place.write)
-        scales = TensorPlace(specs[1], index, self._arrays[specs[1].name])
+        scales = [TensorPlace(each, index, self._arrays[each.name]).write for each in made]
         row_len = math.prod(spec.shape[-spec.num_in_axes :])
         with self._lock:
-            new = RowQuantizer(row_len, place.write, scales.write, spec.dtype)
+            new = RowQuantizer(row_len, place.write, *scales, dtype=spec.dtype)
             return self._quantizers.setdefault((spec.name, index), new).write
 
     def _place(self, name: str, mesh: "DeviceMesh") -> None:

@@ -111,13 +111,26 @@ def test_memory_is_planned_with_4_bits_and_groups(tmp_path: Path):
         ("w8a16", "stores packed of 8 bits"),
         ("gptq v2 of 8 bits, symmetric", "stores gptq of 8 bits"),
         ("fp8 by row", "stores fp8 of 8 bits"),
-        (None, "is not quantized"),
     ],
 )
 def test_4_bits_that_a_checkpoint_does_not_have_are_refused_by_its_storage(name, reason, tmp_path: Path):
-    folder = DEMO if name is None else save(tmp_path, written(name)[0], FORMATS[name][0])
+    folder = save(tmp_path, written(name)[0], FORMATS[name][0])
     with pytest.raises(SettingsError, match=f"QUANTIZATION.* is int4, .* but this one {reason}"):
         load(folder, quantization="int4")
+
+
+def test_layers_of_a_wide_checkpoint_become_4_bits_and_groups_of_32():
+    wide, stored = load(DEMO)
+    spec, weights = load(DEMO, quantization="int4")
+    assert spec.number_formats["quantization"] == "int4"
+    assert weights["embed"].dtype == jnp.int8
+    for name, kept in stored.items():
+        if name.startswith("layers.") and f"{name}.scale" in weights:
+            assert (weights[name].dtype, weights[f"{name}.scale"].dtype) == (jnp.int4, jnp.bfloat16)
+            assert weights[f"{name}.scale"].shape == (*kept.shape[:-1], kept.shape[-1] // 32)
+            error = widened(weights, name) - np.asarray(kept, np.float32)
+            assert np.sqrt(np.mean(error**2)) < 0.08 * np.std(kept.astype(np.float32))
+    assert spec.weights_bytes < 0.2 * wide.weights_bytes
 
 
 def test_a_cpu_serves_rows_of_int8_unless_4_bits_are_asked_for(tmp_path: Path):

@@ -12,7 +12,7 @@ from service.errors import UnquantizableWeights
 from service.models.quantization import Quantization, quantized_specs
 from service.models.weight_spec import TensorSource, WeightSpec
 from service.weights.assembly import Assembly, assemble_weights
-from service.weights.quantization import BLOCK_ELEMENTS, UnquantizableRow, quantize_rows
+from service.weights.quantization import BLOCK_ELEMENTS, UnquantizableRow, quantize_groups, quantize_rows
 from tests.weights.test_assembly import joined
 
 MESH = DeviceMesh((jax.devices()[0],))
@@ -135,6 +135,93 @@ def test_pieces_in_any_order_make_the_rows_of_whole_tensors(spec: WeightSpec, si
     values, scales = quantize_rows(rows)
     np.testing.assert_array_equal(made[weight.name], values.reshape(spec.shape))
     np.testing.assert_array_equal(made[scale.name], scales.reshape(spec.shape[: -spec.num_in_axes]))
+
+
+def in_groups(rows: np.ndarray) -> np.ndarray:
+    """Return rows in 4 bits as their integers, scales and zero points stand for them."""
+    values, scale, zero = (part.astype(np.float32) for part in quantize_groups(rows))
+    groups = values.reshape(*scale.shape, -1)
+    return ((groups - zero[..., None]) * scale[..., None]).reshape(rows.shape)
+
+
+@pytest.mark.parametrize("stored", [np.dtype(np.float32), BF16, np.dtype(np.float16)], ids=str)
+def test_groups_in_4_bits_lose_less_than_by_rounding_to_their_whole_range(stored: np.dtype):
+    rows = (RANDOM.standard_t(5, (64, 96)) * RANDOM.uniform(0.01, 10, (64, 1)) + 0.1).astype(stored)
+    values, scale, zero = quantize_groups(rows)
+    assert (values.shape, scale.shape, zero.shape) == ((64, 96), (64, 3), (64, 3))
+    assert (str(values.dtype), scale.dtype, zero.dtype) == ("int4", BF16, BF16)
+    wide = rows.astype(np.float32)
+    groups = wide.reshape(64, 3, 32)
+    lowest, step = groups.min(-1, keepdims=True), np.ptp(groups, -1, keepdims=True) / 15
+    nearest = np.rint((groups - lowest) / step) * step + lowest
+    lost = ((in_groups(rows) - wide) ** 2).reshape(groups.shape).sum(-1)
+    assert lost.sum() < 0.88 * ((nearest - groups) ** 2).sum()
+    # Each value is the nearest of those that the scale and the zero point of its group stand for.
+    wanted = groups / scale.astype(np.float32)[..., None] + zero.astype(np.float32)[..., None]
+    made = values.astype(np.float32).reshape(groups.shape)
+    assert (np.abs(made - np.clip(wanted, -8, 7)) <= 0.5001).all()
+
+
+@pytest.mark.parametrize("row", [np.zeros(32), np.full(32, 3), np.full(32, -1e-30), np.full(32, 1e-40)], ids=str)
+def test_groups_of_one_value_keep_it(row: np.ndarray):
+    np.testing.assert_allclose(in_groups(row.astype(np.float32)[None])[0], row, rtol=2**-8, atol=1e-38)
+
+
+@pytest.mark.parametrize(
+    ("row", "steps"),
+    [
+        (np.linspace(1, 1.5, 32), 1),
+        (np.linspace(100, 101, 32), 105),  # of which a zero point in bfloat16 could not be told: from 0 on
+        (np.linspace(-1e18, 1e18, 32), 1),
+        (np.linspace(-1e-30, 1e-30, 32), 1),
+        (np.append(np.zeros(31), 50), 1),
+    ],
+    ids=str,
+)
+def test_a_value_in_4_bits_is_less_than_a_step_from_what_was_stored(row: np.ndarray, steps: int):
+    row = row.astype(np.float32)
+    assert (np.abs(in_groups(row[None])[0] - row) <= steps * np.ptp(row) / 15).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30], ids=str)
+def test_a_row_that_4_bits_cannot_hold_is_refused(bad: float):
+    rows = np.ones((4, 64), np.float32)
+    rows[2, 40] = bad
+    with pytest.raises(UnquantizableRow, match="row 12 has a value that is NaN, infinite or above"):
+        quantize_groups(rows, 10)
+
+
+def test_weights_of_layers_in_whole_groups_become_4_bits_and_others_rows_of_int8():
+    experts = WeightSpec(
+        "layers.0.up", ("expert", "mlp", "embed"), (2, 8, 64), product("x", 16, 64).sources, num_in_axes=1
+    )
+    specs = [product("layers.0.down", 8, 64), product("layers.0.odd", 8, 40), product("embed", 8, 64), experts]
+    made = {spec.name: str(spec.dtype) for spec in quantized_specs(specs, Quantization.INT4)}
+    of_groups = {"layers.0.down": "int4", "layers.0.down.scale": "bfloat16", "layers.0.down.zero": "bfloat16"}
+    of_rows = dict.fromkeys(("layers.0.odd", "embed", "layers.0.up"), "int8")
+    assert made == {**of_groups, **of_rows, **{f"{name}.scale": "float32" for name in of_rows}}
+
+
+@pytest.mark.parametrize("size", [1, 31, 500, 4000])
+@pytest.mark.parametrize("copies", [1, 2])
+def test_pieces_in_any_order_make_the_groups_of_whole_tensors(copies: int, size: int):
+    sources = (
+        TensorSource("q", (2 * copies * 3 * 4, 64), (2 * copies, 3, 4, 64)),
+        TensorSource("k", (2 * 4, 64), (2 * copies, 1, 4, 64), copies),
+    )
+    axes, shape = ("kv_head", "qkv_group", "head_dim", "embed"), (2 * copies, 4, 4, 64)
+    spec = WeightSpec("layers.0.qkv", axes, shape, sources, concat_axis=1, num_in_axes=1)
+    specs = quantized_specs([spec], Quantization.INT4)
+    tensors = {s.name: RANDOM.standard_normal(s.shape).astype(BF16) for s in spec.sources}
+    pieces = [(name, start) for name, tensor in tensors.items() for start in range(0, tensor.size, size)]
+    RANDOM.shuffle(pieces)
+    assembly = Assembly(specs, None)
+    for name, start in pieces:
+        assembly.write(str(name), int(start), tensors[name].reshape(-1)[int(start) : int(start) + size])
+    made = assembly.weights()
+    wide = np.asarray(assemble_weights([spec], tensors, mesh=None)[spec.name])
+    for each, expected in zip(specs, quantize_groups(wide.reshape(-1, 64)), strict=True):
+        np.testing.assert_array_equal(made[each.name].reshape(expected.shape), expected)
 
 
 def test_a_row_of_a_later_block_is_named_by_its_number_in_the_tensor():

@@ -421,14 +421,14 @@ def with_kept_bits(config: DecoderConfig, quantization: Quantization, mesh: Devi
     """Return the description in which the layers' weights stay in 4 bits if they can, and may.
 
     Raises:
-        SettingsError: QUANTIZATION is int4, and the checkpoint has no such weights.
+        SettingsError: QUANTIZATION is int4, and the checkpoint's weights are quantized in another way.
     """
     storage = config.layer_storage
-    obstacle = "is not quantized" if storage is None else storage.obstacle_to_four_bits
+    obstacle = None if storage is None else storage.obstacle_to_four_bits
     if quantization is Quantization.INT4 and obstacle is not None:
         message = (
-            f"is int4, which keeps the 4 bits of a checkpoint of AWQ, GPTQ or W4A16, but this one {obstacle}. Set it "
-            "to none or int8."
+            "is int4, which keeps the 4 bits of a checkpoint of AWQ, GPTQ or W4A16 and makes them of one that is not "
+            f"quantized, but this one {obstacle}. Set it to none or int8."
         )
         raise SettingsError("QUANTIZATION", message)
     return replace(config, layer_storage=kept_storage(storage, quantization, mesh.platform))
