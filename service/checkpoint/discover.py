@@ -14,6 +14,7 @@ from service.checkpoint.adapters.locate import LocatedAdapter, locate_adapter
 from service.checkpoint.adapters.peft import CONFIG as ADAPTER_CONFIG
 from service.checkpoint.file_set import FileSet, OpenSource
 from service.checkpoint.head import with_head
+from service.checkpoint.image_encoder import with_image_encoder
 from service.checkpoint.layout import (
     GENERATION_CONFIG,
     PAIR_OF_VOCABULARY,
@@ -148,6 +149,7 @@ def locate(
     files = FileSet(source, weights, folders[0].folder)
     hub_config = with_score_token_ids(source.uri, hub_config, tokenizer.source, tokenizer.objects)
     if isinstance(layout, SnapshotLayout):
+        hub_config = with_image_encoder(files, layout, hub_config, cache)
         hub_config = with_head(files, layout, hub_config, sentence_files, cache)
     adapter = None if adapter_uri is None else locate_adapter(adapter_uri, open_source)
     return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files, adapter, generation)

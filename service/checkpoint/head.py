@@ -15,25 +15,22 @@ Source: transformers `modeling_utils.py` (tie_weights, which unties tensors that
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.checkpoint.file_set import FileSet
 from service.checkpoint.layout import SnapshotLayout
 from service.checkpoint.samples import are_equal
+from service.checkpoint.stored_names import headers_of, indexed_names, open_ranges
 from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.encoders.registry import any_encoder_weight_specs, is_encoder, read_encoder_config
 from service.models.encoders.rotary.config import RotaryConfig
 from service.models.registry import OWN_HEAD, read_config
 from service.models.weight_spec import FLOAT32, WeightSpec
-from service.storage.cache.cache import CachedSource, CheckpointCache
+from service.storage.cache.cache import CheckpointCache
 from service.storage.objects import RangeSource
-from service.storage.open_files import FolderRanges, OpenFile
 from service.storage.retry import RetryBudget, TransferLimits
-from service.weights.headers import read_headers
 from service.weights.left_out import OTHER_HEADS
 from service.weights.names import resolve, shown
 from service.weights.safetensors import Header
@@ -130,34 +127,14 @@ def _untied(
     return decoder_weight_specs(read_config(uri, own)), read_config(uri, values).has_tied_embeddings
 
 
-@contextmanager
-def open_ranges(files: FileSet, cache: CheckpointCache | None) -> Iterator[RangeSource]:
-    """Open the files of a checkpoint where they are."""
-    source = files.source
-    kept = cache.find(source, files.objects) if cache is not None and isinstance(source, CachedSource) else None
-    try:
-        with source.open_ranges() if kept is None else FolderRanges(source.uri, kept.path) as ranges:
-            yield ranges
-    finally:
-        if kept is not None:
-            kept.release()
-
-
 def _has_own_head(specs: Sequence[WeightSpec], layout: SnapshotLayout, ranges: RangeSource, *, is_tied: bool) -> bool:
     by_name = {spec.name: spec.sources[0].name for spec in specs}
     embed, head = by_name[EMBED], by_name[UNEMBED]
     budget = RetryBudget(TransferLimits())
     headers: dict[str, Header] = {}
-
-    def read(names: Collection[str]) -> None:
-        opened = [OpenFile(ranges, replace(info, crc32c="")) for info in layout.weights if info.name in names]
-        headers.update((header.file.info.name, header) for header in read_headers(opened, budget))
-
-    tensors_of: dict[str, list[str]] = {}
-    for name, file in (layout.index or {}).items():
-        tensors_of.setdefault(file, []).append(name)
+    tensors_of = indexed_names(layout)
     if not tensors_of:
-        read([info.name for info in layout.weights])
+        headers = headers_of(layout.weights, ranges, budget)
         tensors_of = {file: list(header.entries) for file, header in headers.items()}
     names = [source.name for spec in specs for source in spec.sources]
     tensors_of = {file: single_names(own, names) for file, own in tensors_of.items()}
@@ -176,7 +153,8 @@ def _has_own_head(specs: Sequence[WeightSpec], layout: SnapshotLayout, ranges: R
         return False
     pair = [tensors[embed], tensors[head]]
     if not headers:
-        read({found.file for found in pair})
+        files = {found.file for found in pair}
+        headers = headers_of([info for info in layout.weights if info.name in files], ranges, budget)
     one, other = (headers[found.file].entries.get(found.name) for found in pair)
     if one is None or other is None:
         return True  # the index is not true, which the load explains

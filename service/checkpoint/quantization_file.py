@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from service.checkpoint.file_set import FileSet
-from service.checkpoint.head import open_ranges
 from service.checkpoint.layout import SnapshotLayout, named
 from service.checkpoint.model_config import parse_json_object
+from service.checkpoint.stored_names import open_ranges
 from service.errors import CheckpointError
 from service.models.quantization_config import QUANTIZATION_FILES, quantization_of
 from service.models.stored.fields import KEY

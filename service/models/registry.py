@@ -56,6 +56,8 @@ FAMILIES = {
 RUN = "levanter"
 # In the values of a configuration: whether the files have a head besides the embeddings, whatever the file says.
 OWN_HEAD = "levserve_own_head"
+# In the values of a configuration: False if the files have nothing that reads images, whatever the file says.
+READS_IMAGES = "levserve_reads_images"
 _MAMBA = "its recurrent layers keep a state, by another recurrence (Mamba-1) than those that are served"
 _LATENT = "its attention caches one latent vector for all heads, which no attention kernel here takes"
 _INDEXED = "its attention chooses positions by an index, and no cache here holds one"
@@ -100,6 +102,8 @@ def read_config(uri: str, values: Mapping[str, Any], max_model_len: int | None =
             raise UnsupportedModel(uri, f"config.json: is_causal = False is not served of {model_type}: {reason}.")
     module = import_module(f"service.models.families.{FAMILIES[model_type]}")
     config = module.read_config(resolved(HubConfig(uri, values, max_model_len)))
+    if values.get(READS_IMAGES) is False:
+        config = replace(config, image_encoder=None)
     own = values.get(OWN_HEAD)
     return config if own is None else replace(config, has_tied_embeddings=not own)
 

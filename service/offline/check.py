@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, override
 
 from service.checkpoint.adapters.read import match_adapter
 from service.checkpoint.discover import LocatedCheckpoint
-from service.checkpoint.head import open_ranges
 from service.checkpoint.layout import LevanterLayout
 from service.checkpoint.samples import are_equal
+from service.checkpoint.stored_names import open_ranges
 from service.errors import SettingsError, StartError
 from service.models.encoders.registry import is_encoder, read_encoder_config
 from service.models.encoders.sentence import read_sentence_config

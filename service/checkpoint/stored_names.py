@@ -1,0 +1,45 @@
+"""The names of a snapshot's tensors, known before any weight is read: from its index, else from the files' headers."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from service.checkpoint.file_set import FileSet
+from service.checkpoint.layout import SnapshotLayout
+from service.storage.cache.cache import CachedSource, CheckpointCache
+from service.storage.objects import ObjectInfo, RangeSource
+from service.storage.open_files import FolderRanges, OpenFile
+from service.storage.retry import RetryBudget
+from service.weights.headers import read_headers
+from service.weights.safetensors import Header
+
+
+@contextmanager
+def open_ranges(files: FileSet, cache: CheckpointCache | None) -> Iterator[RangeSource]:
+    """Open the files of a checkpoint where they are."""
+    source = files.source
+    kept = cache.find(source, files.objects) if cache is not None and isinstance(source, CachedSource) else None
+    try:
+        with source.open_ranges() if kept is None else FolderRanges(source.uri, kept.path) as ranges:
+            yield ranges
+    finally:
+        if kept is not None:
+            kept.release()
+
+
+def indexed_names(layout: SnapshotLayout) -> dict[str, list[str]]:
+    """Return the names of each file's tensors by the index; empty without one."""
+    tensors_of: dict[str, list[str]] = {}
+    for name, file in (layout.index or {}).items():
+        tensors_of.setdefault(file, []).append(name)
+    return tensors_of
+
+
+def headers_of(files: Iterable[ObjectInfo], ranges: RangeSource, budget: RetryBudget) -> dict[str, Header]:
+    """Read the headers of files of weights, by their names.
+
+    Raises:
+        CheckpointError: a file cannot be read, or is none of weights.
+    """
+    opened = [OpenFile(ranges, replace(info, crc32c="")) for info in files]
+    return {header.file.info.name: header for header in read_headers(opened, budget)}
