@@ -25,7 +25,7 @@ test: .venv/dev ## Run the tests, all but those that take long (GRID=1: every ke
 	$(RUN) $(PYTEST) -m "not slow$(if $(GRID),, and not grid)" --durations=40 --durations-min=1
 
 test-all: .venv/dev ## Run all tests, the long series of kills and faults included
-	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu newest-transformers
+	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu .tools/targets/ray newest-transformers
 	$(RUN) $(PYTEST) --hypothesis-profile=random --durations=40 $(TYPED)
 
 coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines that they reach
@@ -193,6 +193,11 @@ endif
 # Compilers for machines that are not there, in environments of their own: with libtpu beside it, JAX looks for a TPU.
 .tools/targets/tpu: $(UV) uv.lock
 	UV_PROJECT_ENVIRONMENT=$@ $(UV) sync --frozen --no-default-groups --extra tpu
+	@touch $@
+
+# Ray, for the tests of what is a part of its programs.
+.tools/targets/ray: $(UV) uv.lock
+	UV_PROJECT_ENVIRONMENT=$@ $(UV) sync --frozen --no-default-groups --extra ray
 	@touch $@
 
 # For tests that hold families to it: always the newest, and two older ones that many folders are saved by. They have

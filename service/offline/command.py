@@ -33,15 +33,25 @@ def run_file(settings: Settings, source: Path, target: Path) -> int:
         pass
     with Journal(target):
         pass
-    metrics = Metrics()
-    start = ModelStart(StartContext(settings, metrics, StartProgress(metrics)))
-    loaded = start.wait_for_model()
-    start.wait_until_ready()
+    loaded, metrics = load_model(settings)
     tally = asyncio.run(_answer(settings, loaded, metrics, source, target))
     loaded.running.thread.stop()
     counts = {"lines": tally.num_lines, "refused": tally.num_refused, "tokens": tally.num_tokens}
     logger.info("batch complete", extra={**counts, "tokens_per_second": round(tally.tokens_per_second, 1)})
     return 0
+
+
+def load_model(settings: Settings) -> tuple[StartedModel, Metrics]:
+    """Load the model of the settings; return it, once all its executables are there, and the series of its process.
+
+    Raises:
+        StartError, EngineError: it cannot be loaded.
+    """
+    metrics = Metrics()
+    start = ModelStart(StartContext(settings, metrics, StartProgress(metrics)))
+    loaded = start.wait_for_model()
+    start.wait_until_ready()
+    return loaded, metrics
 
 
 async def _answer(settings: Settings, loaded: StartedModel, metrics: Metrics, source: Path, target: Path) -> Tally:

@@ -95,28 +95,9 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     """
     service = Service(settings, picture)
     listener = bind(settings.host, settings.port, settings.source_of("host"))
-    early = EarlyAnswers(
-        service,
-        keys=service.keys,
-        admin_keys=settings.admin_api_keys,
-        has_metrics=settings.enable_metrics,
-        has_pages=settings.page,
-        max_waiting=settings.max_concurrent_requests if settings.early_requests == "wait" else 0,
-        wait_s=settings.request_timeout,
-        queue_timeout_s=settings.queue_timeout,
-    )
-    answers: ASGIApp = early
-    if is_loopback(listener.getsockname()[0]) and not (settings.api_keys or settings.api_key_file):
-        answers = HostCheck(early, hosts=settings.host_names, origins=settings.allowed_origins)
-    app = AccessLog(
-        answers,
-        metrics=service.metrics,
-        strict_fields=settings.strict_fields,
-        aliases=settings.path_aliases,
-        tracer=lambda: service.tracer,
-    )
+    is_on_loopback = is_loopback(listener.getsockname()[0])
     config = uvicorn.Config(
-        with_cors(app, settings.allowed_origins),
+        asgi_app(service, is_on_loopback=is_on_loopback),
         http=connection_class(),
         timeout_keep_alive=KEEP_ALIVE_S,
         ws="none",
@@ -141,6 +122,36 @@ def serve(settings: Settings, picture: Path | None = None) -> None:
     service.stop(STOP_DEVICE_S)
     if service.error is not None:
         raise service.error
+
+
+def asgi_app(service: Service, *, is_on_loopback: bool = False) -> ASGIApp:
+    """Return the app of a service that starts: what its port answers from the first moment on.
+
+    Args:
+        service: answers, or says why not.
+        is_on_loopback: whether the port is for this machine only.
+    """
+    settings = service.settings
+    answers: ASGIApp = EarlyAnswers(
+        service,
+        keys=service.keys,
+        admin_keys=settings.admin_api_keys,
+        has_metrics=settings.enable_metrics,
+        has_pages=settings.page,
+        max_waiting=settings.max_concurrent_requests if settings.early_requests == "wait" else 0,
+        wait_s=settings.request_timeout,
+        queue_timeout_s=settings.queue_timeout,
+    )
+    if is_on_loopback and not (settings.api_keys or settings.api_key_file):
+        answers = HostCheck(answers, hosts=settings.host_names, origins=settings.allowed_origins)
+    app = AccessLog(
+        answers,
+        metrics=service.metrics,
+        strict_fields=settings.strict_fields,
+        aliases=settings.path_aliases,
+        tracer=lambda: service.tracer,
+    )
+    return with_cors(app, settings.allowed_origins)
 
 
 def _is_interactive(settings: Settings) -> bool:

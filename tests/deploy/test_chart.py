@@ -88,6 +88,18 @@ def test_kserve_takes_the_runtime_and_the_model():
         check_document(document)
 
 
+@pytest.mark.parametrize("name", ["ray_job", "ray_service"])
+def test_kuberay_takes_the_examples(name):
+    for document in yaml.safe_load_all((ROOT / f"deploy/ray/{name}.yaml").read_text()):
+        check_document(document)
+        if document["kind"] not in CUSTOM:
+            continue
+        spec = document["spec"]
+        cluster = spec["rayClusterSpec" if name == "ray_job" else "rayClusterConfig"]
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+            check_document(group["template"] | {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}})
+
+
 KEY = {"API_KEY": {"name": "keys", "key": "API_KEY"}}
 POOL = {"enabled": True, "endpointPicker": {"name": "picker"}}
 
