@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 
 from service.engine.limits import MAX_ATTENTION_HEADS
+from service.engine.page_tables import PageTables, window_base, window_row
 from service.engine.request import PlacedMedium, Request, Sampling
 from service.engine.schedule.plan import Plan, PlannedSequence
 from service.engine.schedule.sequence import NO_STATE
@@ -16,6 +17,7 @@ from service.engine.shapes import AvailableSteps, Bucket, EngineShapes
 from service.engine.steps.inputs import (
     NO_TOKEN,
     NOT_MEDIA,
+    NOT_SAMPLED,
     CountInputs,
     Drafted,
     OptionInputs,
@@ -66,51 +68,78 @@ class PackedStep(NamedTuple):
         return [planned.slot for planned in self.plan.seqs]
 
 
-def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes) -> PackedStep:
-    """Lay a plan out in the arrays of the smallest bucket that is available and holds it."""
-    decodes = [planned for planned in plan.seqs if not planned.token_ids]
-    in_rows = [planned for planned in plan.seqs if planned.token_ids]
+def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes, tables: PageTables) -> PackedStep:
+    """Lay a plan out in the arrays of the smallest bucket that is available and holds it.
+
+    Args:
+        plan: the step.
+        available: the buckets.
+        shapes: the sizes of the engine.
+        tables: the page tables that the steps before have left; those of an engine, or new ones.
+    """
+    seqs = plan.seqs
+    decodes = [planned for planned in seqs if not planned.token_ids]
+    in_rows = [planned for planned in seqs if planned.token_ids]
     prompts = [planned for planned in in_rows if planned.is_prompt]
     rows = [row for planned in in_rows for row in _rows(planned, shapes.row_tokens)]
-    needed = Bucket(max((planned.slot + 1 for planned in decodes), default=0), len(rows))
+    needed = Bucket(max([planned.slot for planned in decodes], default=-1) + 1, len(rows))
     wants_attention = any(planned.sequence.request.heads for planned in prompts)
     bucket = max(shapes.prompt_buckets) if wants_attention else shapes.smallest(available.buckets, needed)
     inputs = empty_step(bucket, shapes)
-    for planned in decodes:
-        slot = planned.slot
-        inputs.starts[slot], inputs.num_tokens[slot], inputs.places[slot] = planned.start, 1, slot
-        _pack_pages(inputs, slot, planned, planned.start, shapes)
-        if inputs.states is not None:
-            _pack_state(inputs.states, slot, planned, planned.start, planned.start + 1)
-        if inputs.adapters is not None:
-            inputs.adapters[slot] = planned.sequence.adapter_slot
+    _pack_decodes(decodes, inputs, tables, bucket.num_seqs)
     if shapes.media is not None and any(planned.rows for planned in prompts):
         inputs = with_media(inputs, shapes.media)
     _pack_rows(rows, inputs, bucket, shapes)
     if inputs.positions is not None:
         _pack_positions(rows, decodes, inputs.positions, bucket)
-    sampled = [planned for planned in plan.seqs if planned.is_sampled]
     drafted = None
-    if plan.num_drafts:
-        drafted = _pack_drafts(plan.seqs, inputs, bucket, shapes)
+    if any(planned.drafts for planned in in_rows):
+        drafted = _pack_drafts(seqs, inputs, bucket, shapes)
     else:
-        for planned in sampled:
-            inputs.sampled[planned.slot] = planned.first_sampled
+        after = [NOT_SAMPLED] * bucket.num_seqs
+        for planned in decodes:
+            after[planned.slot] = planned.start + 1
+        inputs.sampled[:] = after
+        for planned in prompts:
+            if planned.is_sampled:
+                inputs.sampled[planned.slot] = planned.first_sampled
     ending = [planned for planned in prompts if planned.is_sampled]
+    sampled = [planned for planned in seqs if planned.is_sampled]
+    special = [planned for planned in sampled if not planned.sequence.is_plain]
     return PackedStep(
         plan,
         bucket,
         bucket if available.is_complete else shapes.smallest(shapes.buckets, _most_useful(needed, prompts, shapes)),
         inputs,
-        sampler=_sufficient_sampler(sampled, shapes) if sampled else None,
-        is_constrained=any(planned.sequence.request.constraint is not None for planned in sampled),
-        has_logprobs=any(planned.sequence.request.sampling.num_logprobs is not None for planned in sampled),
+        sampler=_sufficient_sampler(sampled, special, shapes) if sampled else None,
+        is_constrained=any(planned.sequence.request.constraint is not None for planned in special),
+        has_logprobs=any(planned.sequence.request.sampling.num_logprobs is not None for planned in special),
         options=_pack_slot_options(ending, shapes) if ending else None,
         counts=[_pack_count(planned, shapes) for planned in ending if planned.sequence.request.sampling.has_penalties],
         wants_attention=wants_attention,
-        prompt_targets=[_prompt_targets(planned) for planned in plan.seqs],
+        prompt_targets=[_prompt_targets(planned) if planned.token_ids else () for planned in seqs],
         drafted=drafted,
     )
+
+
+def _pack_decodes(decodes: Sequence[PlannedSequence], inputs: StepInputs, tables: PageTables, num_slots: int) -> None:
+    """Lay out the sequences whose next token is on the device."""
+    # Lists, each taken over at once: to write to an array costs as much as ten times the same to a list.
+    starts, counts, places = [0] * num_slots, [0] * num_slots, [0] * num_slots
+    for planned in decodes:
+        slot = planned.slot
+        starts[slot], counts[slot], places[slot] = planned.start, 1, slot
+    inputs.starts[:], inputs.num_tokens[:], inputs.places[:] = starts, counts, places
+    tables.fill(inputs, decodes, num_slots)
+    if inputs.memory_table is not None:
+        for planned in decodes:
+            _pack_memory(inputs.memory_table, planned.slot, planned)
+    if inputs.states is not None:
+        for planned in decodes:
+            _pack_state(inputs.states, planned.slot, planned, planned.start, planned.start + 1)
+    if inputs.adapters is not None:
+        for planned in decodes:
+            inputs.adapters[planned.slot] = planned.sequence.adapter_slot
 
 
 def _pack_drafts(seqs: Iterable[PlannedSequence], inputs: StepInputs, bucket: Bucket, shapes: EngineShapes) -> Drafted:
@@ -159,22 +188,20 @@ def _pack_rows(
 
 
 def _pack_pages(inputs: StepInputs, row: int, planned: PlannedSequence, start: int, shapes: EngineShapes) -> None:
-    """Lay out the pages of a sequence whose token, or first token of a row, is at position `start`."""
+    """Lay out the pages of a sequence whose first token of a row is at position `start`."""
     sequence = planned.sequence
     inputs.page_table[row, : len(sequence.pages)] = sequence.pages
-    if inputs.memory_table is not None and sequence.memory is not None:
-        inputs.memory_table[row] = sequence.memory.pages
-    if inputs.windows is None:
-        return
-    for shape, held in zip(shapes.windows, sequence.windows, strict=True):
-        base = shape.first_needed(start) // shape.table_align * shape.table_align
-        skipped = base // shapes.page_size - held.first
-        # Behind the window, in place of pages that were given up, is one that the sequence still holds: kernels that
-        # read it mask it.
-        pages = held.pages[skipped:] if skipped >= 0 else [*held.pages[:1] * -skipped, *held.pages]
-        pages = pages[: shape.table_pages]
-        table = inputs.windows[shape.window][row]
-        table[0], table[1 : 1 + len(pages)] = base, pages
+    if inputs.memory_table is not None:
+        _pack_memory(inputs.memory_table, row, planned)
+    if inputs.windows is not None:
+        for shape, held in zip(shapes.windows, sequence.windows, strict=True):
+            numbers = window_row(shape, held, window_base(shape, start), shapes.page_size)
+            inputs.windows[shape.window][row, : len(numbers)] = numbers
+
+
+def _pack_memory(table: Int[np.ndarray, "slot_and_row page"], row: int, planned: PlannedSequence) -> None:
+    if planned.sequence.memory is not None:
+        table[row] = planned.sequence.memory.pages
 
 
 def _pack_state(
@@ -264,9 +291,17 @@ def _most_useful(needed: Bucket, prompts: Sequence[PlannedSequence], shapes: Eng
     return Bucket(needed.num_seqs, min(max(needed.num_rows, rows), shapes.row_counts[-1]))
 
 
-def _sufficient_sampler(sampled: Iterable[PlannedSequence], shapes: EngineShapes) -> Sampler:
-    """Return the sampler that suffices for a step, of those that the device has."""
-    if not shapes.has_sampling_variants or any(map(_needs_everything, sampled)):
+def _sufficient_sampler(
+    sampled: Iterable[PlannedSequence], special: Iterable[PlannedSequence], shapes: EngineShapes
+) -> Sampler:
+    """Return the sampler that suffices for a step, of those that the device has.
+
+    Args:
+        sampled: the sequences that sample.
+        special: those of them of which more is asked than temperature, top-k and top-p.
+        shapes: the sizes of the engine.
+    """
+    if not shapes.has_sampling_variants or any(map(_needs_everything, special)):
         return Sampler.GENERAL
     samplings = [planned.sequence.request.sampling for planned in sampled]
     random = [sampling for sampling in samplings if sampling.temperature > 0]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -161,8 +161,7 @@ class StepLogprobs:
     attention: tuple[Float[np.ndarray, "head prompt_token position"] | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """The outcome of one step for one sequence, or of several steps that were read together."""
 
     token_ids: tuple[int, ...]  # new tokens, without the stop token; empty only when finished

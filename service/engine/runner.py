@@ -13,6 +13,7 @@ from service.compile.program import Executable
 from service.engine.batch import PackedStep, attention_of, pack, pack_heads, pack_prompts, pack_token_masks
 from service.engine.executables import Executables
 from service.engine.limits import MAX_ATTENTION_HEADS, MAX_LOGPROBS
+from service.engine.page_tables import PageTables
 from service.engine.request import Adapter, Medium, StepLogprobs, TokenLogprobs
 from service.engine.schedule.memory import EncoderPart, Memory
 from service.engine.schedule.plan import Plan
@@ -227,6 +228,7 @@ class Runner:
         weights = dict(itertools.chain(weights.items(), *(adapters.items() for adapters in self._state.adapters)))
         self._weights: list[jax.Array] = jax.tree.leaves(weights)
         self._places = {name: place for place, name in enumerate(sorted(weights))}  # among the leaves
+        self._tables = PageTables(shapes)
         self._layer_groups = layer_groups
         self._groups = [
             LayerGroupState(group.kind, group.layers, [weights[name] for name in group.weights], cache)
@@ -249,7 +251,7 @@ class Runner:
             self.write_adapter(write.slot, write.adapter)
         if plan.part is not None:
             return self.encode(plan.part)
-        step = pack(plan, self._executables.available, self.shapes)
+        step = pack(plan, self._executables.available, self.shapes, self._tables)
         if step.best_bucket != step.bucket:
             self._executables.prefer(step.best_bucket)
         return self.run(step, read_previous)

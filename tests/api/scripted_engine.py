@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import httpx
 
@@ -112,7 +112,7 @@ class ScriptedStream:
             stop = stop and (stop_id, scripted_logprobs(stop_id, num))
         if self.num_events == 1 and (num := request.num_prompt_logprobs) is not None:
             of_prompt = (None, *(scripted_logprobs(token_id, num) for token_id in request.prompt_ids[1:]))
-        return replace(event, logprobs=logprobs, prompt_logprobs=of_prompt, stop=stop)
+        return event._replace(logprobs=logprobs, prompt_logprobs=of_prompt, stop=stop)
 
 
 class ScriptedEngine:

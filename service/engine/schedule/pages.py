@@ -76,6 +76,7 @@ class SequencePages:
         is_branch = len(found) < num_found and self.pool.has_next(keys[num_found - 1])
         self.pool.share(found)
         sequence.pages = found
+        sequence.renew_version()
         for (shape, pool), held in zip(self.windows, sequence.windows, strict=True):
             held.first = self._first_page(shape, len(found) * self._page_size)
             held.pages = pool.find(keys[held.first : len(found)])
@@ -120,6 +121,7 @@ class SequencePages:
             self.states.release(sequence)
         self.pool.release(sequence.pages)
         sequence.pages = []
+        sequence.renew_version()
         for (_, pool), held in zip(self.windows, sequence.windows, strict=True):
             pool.release(held.pages)
             held.first, held.pages = 0, []
@@ -188,6 +190,8 @@ class SequencePages:
     def give_back(self, sequence: Sequence, num_positions: int) -> None:
         """Release the pages behind those of `num_positions`, which held tokens that were drafted and rejected."""
         needed = self.pages_for(num_positions)
+        if needed < len(sequence.pages):  # where those of windows end too
+            sequence.renew_version()
         self.pool.release(sequence.pages[needed:])
         del sequence.pages[needed:]
         for (_, pool), held in zip(self.windows, sequence.windows, strict=True):

@@ -25,8 +25,7 @@ class PlannedState(NamedTuple):
     writes: tuple[tuple[int, int], ...]  # positions at which the state is kept, in their order, each with its slot
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSequence:
+class PlannedSequence(NamedTuple):
     """One sequence's part of a step."""
 
     sequence: Sequence

@@ -14,8 +14,8 @@ A sequence whose adapter finds no slot lets later ones pass, `MAX_PASSED` times 
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
-from dataclasses import replace
 from heapq import heappop, heappush
+from operator import attrgetter
 
 import numpy as np
 from jaxtyping import Float
@@ -34,6 +34,8 @@ from service.engine.schedule.waiting import Waiting
 from service.engine.shapes import AvailableSteps, EngineShapes, RowShapes, StateShapes, StepKind, WindowShapes
 
 MAX_PASSED = 2  # sequences, for each slot of the engine, that begin while one waits for a slot of its adapter
+
+_RANK = attrgetter("rank")
 
 
 class Scheduler:
@@ -237,10 +239,9 @@ class Scheduler:
             self._was_part = True
             return Plan((), self.memories.next_part())
         self._was_part = False
-        decoding = (
-            [] if only is StepKind.PREFILL else sorted((s for s in self._running if s.can_decode), key=lambda s: s.rank)
-        )
-        ends = {} if only is StepKind.DECODE else self._cut_prompts(self._chunking.budget(len(decoding)))
+        decoding = [] if only is StepKind.PREFILL else sorted((s for s in self._running if s.can_decode), key=_RANK)
+        has_prompts = only is not StepKind.DECODE and len(decoding) < len(self._running)
+        ends = self._cut_prompts(self._chunking.budget(len(decoding))) if has_prompts else {}
         self._grow_all({s: s.num_computed + 1 for s in decoding})
         self._grow_all(ends)
         drafts: Mapping[Sequence, tuple[int, ...]] = {}
@@ -303,7 +304,7 @@ class Scheduler:
             self.speculation.count(len(drafts), len(events) - 1)
         if is_predicted:
             num_accepted = len(events) - 1
-            events[0] = replace(events[0], num_predicted=(num_accepted, len(drafts) - num_accepted))
+            events[0] = events[0]._replace(num_predicted=(num_accepted, len(drafts) - num_accepted))
         if sequence.is_running:
             sequence.num_planned = len(sequence.output_ids)
             self._pages.give_back(sequence, sequence.num_computed)
@@ -335,7 +336,7 @@ class Scheduler:
             if sequence is None:
                 return
             while not (self._free_slots and self._fits(sequence)):
-                victim = max(self._running, key=lambda s: s.rank, default=sequence)
+                victim = max(self._running, key=_RANK, default=sequence)
                 if sequence.request.is_background or not victim.request.is_background:
                     return
                 self._preempt(victim)
@@ -550,7 +551,7 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, num_positions: int) -> None:
         while not self._pages.can_grow(sequence, num_positions):
-            victim = max(self._running, key=lambda s: s.rank)
+            victim = max(self._running, key=_RANK)
             self._preempt(victim)
             if victim is sequence:
                 return

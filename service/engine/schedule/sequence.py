@@ -7,6 +7,7 @@ The counts run ahead of each other, because steps are planned before earlier one
 `num_computed` and `num_planned` include steps in flight on the device; `output_ids` is what the host has read.
 """
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,7 @@ from service.engine.schedule.memory import Memory
 from service.engine.token_mask import ALL_ALLOWED, is_allowed
 from service.errors import ConstraintError
 
+_versions = itertools.count()
 NO_STATE = -1  # in place of a slot: the sequence begins with zeros
 
 
@@ -46,6 +48,8 @@ class Sequence:
     media: dict[int, Memory] = field(default_factory=dict)  # by number: those that it holds, to be computed with
     adapter_slot: int = -1  # of a sequence that has an adapter and holds a slot
     pages: list[int] = field(default_factory=list)  # in the order of positions
+    # Of `pages` and those of windows: another one, also than any other sequence's, once pages were taken out of them.
+    pages_version: int = field(default_factory=_versions.__next__)
     windows: tuple[WindowPages, ...] = ()  # those of layers whose pages are apart, for each window
     branch: int | None = None  # leading pages that it shares with others, where these part from it; None if none do
     state: int = NO_STATE  # the slot of its state after the computed positions, of a model whose layers keep states
@@ -62,6 +66,9 @@ class Sequence:
     last_chunk: int = -1  # running number of its last prefill chunk among all sequences' chunks
     output_ids: list[int] = field(default_factory=list)
     known_ids: list[int] = field(init=False)  # every token that the host knows, from position 0 on
+    # The order within a flow, and of who gives way to whom; lowest first: by priority, then by arrival.
+    rank: tuple[int, int] = field(init=False)
+    is_plain: bool = field(init=False)  # whether nothing but temperature, top-k and top-p is asked for its tokens
     finish_reason: FinishReason | None = None
     failure: ConstraintError | None = None  # of its constraint; the sequence ends with its next token
     draft_failure: tuple[int, ConstraintError] | None = None  # the same, after so many drafts of the step in flight
@@ -74,18 +81,24 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.known_ids = list(self.request.prompt_ids)
-        mask = self.request.sampling.allowed_mask
+        self.rank = self.request.priority, self.arrival
+        sampling = self.request.sampling
+        mask = sampling.allowed_mask
+        self.is_plain = not (
+            self.request.constraint is not None
+            or sampling.has_penalties
+            or sampling.logit_bias
+            or sampling.group_from is not None
+            or mask is not None
+            or sampling.num_logprobs is not None
+            or sampling.min_tokens
+        )
         self.token_mask = None if mask is None else np.frombuffer(mask, "<u4")
 
     @property
     def prompt_len(self) -> int:
         """Tokens of the prompt."""
         return len(self.request.prompt_ids)
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """The order within a flow, and of who gives way to whom; lowest first: by priority, then by arrival."""
-        return self.request.priority, self.arrival
 
     @property
     def max_positions(self) -> int:
@@ -105,8 +118,13 @@ class Sequence:
     @property
     def can_decode(self) -> bool:
         """Whether one more token may be planned: the first one is sampled by the prefill."""
-        may_go_on = self.is_running and not self.is_prefilling and self.num_planned < self.request.max_tokens
-        return may_go_on and not self.num_drafted
+        # One expression: it is asked of every sequence before every step.
+        return (
+            self.slot >= 0
+            and self.num_computed >= self.prefill_len
+            and not self.num_drafted
+            and self.num_planned < self.request.max_tokens
+        )
 
     @property
     def is_read(self) -> bool:
@@ -166,6 +184,10 @@ class Sequence:
             words[len(self.token_mask) :] = 0
         if not words.any():
             raise ConstraintError("The constraints of the request leave no token to sample.")
+
+    def renew_version(self) -> None:
+        """Note that pages were taken out."""
+        self.pages_version = next(_versions)
 
     def append(self, token_id: int) -> None:
         """Take a sampled token."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
+import jax
 import numpy as np
 
 from service.engine.batch import PackedStep, pack
+from service.engine.page_tables import PageTables
 from service.engine.schedule.plan import Plan
 from service.engine.schedule.sequence import Sequence
 from service.engine.shapes import AvailableSteps, EngineShapes, StateShapes, WindowShapes
@@ -66,6 +68,7 @@ class PlainDevice:
     def __init__(self, shapes: EngineShapes) -> None:
         self.shapes = shapes
         self._available = AvailableSteps(shapes.buckets, max(shapes.row_counts), is_complete=True)
+        self._tables = PageTables(shapes)
         self._pools = [np.full(shapes.num_pages * 4, POISON, np.int64)]
         self._pools += [np.full(w.num_pages * 4, POISON, np.int64) for w in shapes.windows]
         self._states = [POISON] * (0 if shapes.states is None else shapes.states.num_states)
@@ -73,7 +76,9 @@ class PlainDevice:
 
     def run(self, plan: Plan, failing: set[int] = frozenset()) -> list[int]:
         """Return a token of each planned sequence; those of failing slots are NaN, and so is what they write."""
-        step = pack(plan, self._available, self.shapes)
+        step = pack(plan, self._available, self.shapes, self._tables)
+        anew = pack(plan, self._available, self.shapes, PageTables(self.shapes))
+        jax.tree.map(np.testing.assert_array_equal, step.inputs, anew.inputs)
         inputs, num_slots = step.inputs, step.bucket.num_seqs
         rows = [(row, slot, int(inputs.starts[slot]), [self._last[slot]]) for row, slot in self._decodes(step)]
         number = 0
