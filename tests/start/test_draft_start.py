@@ -7,15 +7,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from service.checkpoint.discover import locate
+from service.checkpoint.limits import LoadLimits
+from service.checkpoint.load import load_on_host
 from service.errors import SettingsError, UnsupportedModel
 from service.observability.metrics import Metrics
+from service.observability.progress import Progress
 from service.settings import Settings
 from service.settings.sources import load_settings
 from service.start.context import StartContext
 from service.start.discover import locate_checkpoint
+from service.start.kinds.draft_spec import without_prefix
 from service.start.kinds.engine_spec import choose_engine_spec
 from service.start.progress import StartProgress
 from service.start.tasks import check_draft, load_text, pull_tokenizer_files
@@ -120,6 +125,17 @@ def test_its_weights_and_the_twin_of_each_page_are_planned_and_keyed():
     assert shallow.key.differences(both.key.inputs) == ["draft"]
     small = plan(devices=2, draft={"num_hidden_layers": 1})
     assert small.mesh.num_devices == 2
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
+def test_its_weights_are_loaded_under_names_of_their_own(quantization):
+    spec, located = plan(quantization=quantization), locate(str(DEMO), LocalSource)
+    limits = LoadLimits(None, Progress(), 1 << 20)
+    own, beside = (load_on_host(located, specs, limits).weights for specs in (spec.draft.specs, spec.draft.named_specs))
+    assert without_prefix(beside, is_draft=True).keys() == own.keys()
+    assert without_prefix(beside, is_draft=False) == {}
+    for name, array in own.items():
+        np.testing.assert_array_equal(array, beside[f"draft.{name}"])
 
 
 STATES = {

@@ -50,7 +50,11 @@ class DraftSpec:
     @property
     def named_specs(self) -> tuple[WeightSpec, ...]:
         """The weights under the names that they have beside their target's."""
-        return tuple(replace(spec, name=f"{PREFIX}{spec.name}") for spec in self.specs)
+        scales = (spec.scale and f"{PREFIX}{spec.scale}" for spec in self.specs)
+        return tuple(
+            replace(spec, name=f"{PREFIX}{spec.name}", scale=scale)
+            for spec, scale in zip(self.specs, scales, strict=True)
+        )
 
     @property
     def key_inputs(self) -> Mapping[str, Any]:
@@ -130,7 +134,7 @@ def choose_draft(
         raise _refusal(uri, f"has {sizes}, which the target's {mesh.num_devices} devices do not divide")
     config = replace(config.split_over(mesh.num_devices), image_encoder=None)
     storage = config.layer_storage
-    if formats.quantization is Quantization.INT4 and (storage is None or storage.obstacle_to_four_bits is not None):
+    if formats.quantization is Quantization.INT4 and storage is not None and storage.obstacle_to_four_bits is not None:
         formats = formats._replace(quantization=Quantization.INT8)
     config = replace(config, layer_storage=kept_storage(storage, formats.quantization, mesh.platform))
     return DraftSpec(uri, config, formats, choose_kernel(config, formats, mesh, kernel_fault), mesh)
