@@ -37,7 +37,7 @@ def skips_padding(native: NativeCode, weight_dtype: str) -> bool:
     """Return whether products with spans are computed in C++ for any number of tokens, so that padding costs little."""
     if weight_dtype == "int8":  # XLA's matrix units are faster for many tokens
         return native in (NativeCode.AVX512, NativeCode.AVX512_BF16)
-    is_wide = weight_dtype in ("float32", "bfloat16")
+    is_wide = weight_dtype in ("float32", "bfloat16", "int4")  # which is multiplied in a wide type
     return is_wide and native in (NativeCode.AVX512, NativeCode.AVX512_BF16, NativeCode.AMX)
 
 

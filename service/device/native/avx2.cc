@@ -81,7 +81,8 @@ TokenScale QuantizeToken(const Product& p, const float* token, int64_t index, vo
 
 }  // namespace
 
-const Processor kAvx2 = {Dot<Float32>, Dot<BFloat16>, Dot<Int8>, QuantizeToken, sizeof(Int8::X), 1, AddUpdate<Float32>};
+const Processor kAvx2 = {Dot<Float32>, Dot<BFloat16>, Dot<Int8>, QuantizeToken, sizeof(Int8::X), 1, AddUpdate<Float32>,
+                         WidenRow};
 
 }  // namespace levserve
 

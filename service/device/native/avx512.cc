@@ -154,10 +154,28 @@ TokenScale QuantizeToken(const Product& p, const float* token, int64_t index, vo
   return {scale, 0};  // `RowOffsets` finds what the tokens add
 }
 
+// The numbers of a group are a table, of which the lowest bits of an index choose one.
+void WidenTo(const FourBits& row, float* out) {
+  const uint8_t* values = row.values;
+  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+  for (int64_t group = 0; group < row.num_groups; ++group) {
+    const __m512 centered = _mm512_sub_ps(_mm512_load_ps(kFourBits), _mm512_set1_ps(row.zero[group]));
+    const __m512 numbers = _mm512_mul_ps(centered, _mm512_set1_ps(row.scale[group]));
+    for (int64_t i = 0; i < row.group; i += kWidened, values += kWidened / 2, out += kWidened) {
+      const __m512i pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values)));
+      const __m512 even = _mm512_permutexvar_ps(pairs, numbers);
+      const __m512 odd = _mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), numbers);
+      _mm512_storeu_ps(out, _mm512_permutex2var_ps(even, first, odd));
+      _mm512_storeu_ps(out + kLanes, _mm512_permutex2var_ps(even, last, odd));
+    }
+  }
+}
+
 }  // namespace
 
 const Processor kAvx512 = {Dot<Float32>, Dot<BFloat16>, MultiplyInt8, QuantizeToken, sizeof(uint8_t), kPanelTokens,
-                           AddUpdate<Float32>};
+                           AddUpdate<Float32>, WidenTo};
 
 }  // namespace levserve
 

@@ -1,4 +1,4 @@
-// The custom calls: products of tokens in float32 with weights in float32, bfloat16 or int8.
+// The custom calls: products of tokens in float32 with weights in float32, bfloat16, int8 or 4 bits.
 
 #include <algorithm>
 #include <cstring>
@@ -16,12 +16,16 @@ namespace {
 constexpr int64_t kBlocksPerThread = 4, kMinBlockBytes = 16 * 1024;
 constexpr int64_t kBlockRows = 8;         // a block has a multiple of these
 constexpr int64_t kChunkBytes = 256 * 1024;  // of rows that several runs of tokens are multiplied by
+constexpr int64_t kWidenedBytes = 24 * 1024;  // of rows in 4 bits that are widened at a time
 constexpr int64_t kTokensPerThread = 32;  // that are narrowed at a time: whole lines of what is written
 
 // What is multiplied: tokens as they came, except where it says otherwise.
-enum class Values { kFloat32, kBFloat16, kRounded /* both in bfloat16 */, kInt8 /* both */ };
+enum class Values { kFloat32, kBFloat16, kRounded /* both in bfloat16 */, kInt8 /* both */, kInt4, kRoundedInt4 };
 
-int64_t BytesOf(Values values) { return values == Values::kFloat32 ? 4 : values == Values::kInt8 ? 1 : 2; }
+// Of 4 bits, what takes as long to multiply.
+int64_t BytesOf(Values values) {
+  return values == Values::kFloat32 ? 4 : values == Values::kBFloat16 || values == Values::kRounded ? 2 : 1;
+}
 
 // A product, and its tokens as they came.
 struct Group {
@@ -162,7 +166,54 @@ Error* MultiplyInt8(const CallFrame& call, Group* groups, int64_t num_groups, in
   return nullptr;
 }
 
-Error* MultiplyRounded(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs) {
+// Returns numbers as float32; those in bfloat16, which is the upper half of one, are written to `wide`.
+const float* ReadNumbers(const void* data, int64_t first, int64_t count, bool is_bfloat16, float* wide) {
+  if (!is_bfloat16) return static_cast<const float*>(data) + first;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = uint32_t{static_cast<const uint16_t*>(data)[first + i]} << 16;
+    memcpy(wide + i, &bits, sizeof bits);
+  }
+  return wide;
+}
+
+// Widens some rows of a weight in 4 bits, and multiplies by them while they are in the first cache.
+template <class Value>
+void MultiplyWidened(const Product& p, int64_t first_row, int64_t after_row, void (*widen)(const FourBits&, Value*),
+                     MultiplyRows multiply) {
+  const auto& [scales, zeros, num_groups, is_bfloat16] = *p.groups;
+  const int64_t fit = kWidenedBytes / (p.num_in * static_cast<int64_t>(sizeof(Value))) / kBlockRows * kBlockRows;
+  const int64_t of_part = std::max(fit, kBlockRows);
+  const Scratch<Value> rows(of_part * p.num_in);
+  const Scratch<float> numbers(2 * num_groups);
+  if (rows.get() == nullptr || numbers.get() == nullptr) abort();  // nobody can be told from here
+  std::fill_n(numbers.get(), 2 * num_groups, 0.f);
+  Product part = p;
+  part.weight = rows.get();
+  for (int64_t first = first_row; first < after_row; first += of_part) {
+    const int64_t after = std::min(first + of_part, after_row);
+    for (int64_t row = first; row < after; ++row) {
+      const int64_t group = row * num_groups;
+      float* const zero = numbers.get() + num_groups;
+      const FourBits own{static_cast<const uint8_t*>(p.weight) + row * p.num_in / 2,
+                         ReadNumbers(scales, group, num_groups, is_bfloat16, numbers.get()),
+                         zeros == nullptr ? zero : ReadNumbers(zeros, group, num_groups, is_bfloat16, zero), num_groups,
+                         p.num_in / num_groups};
+      widen(own, rows.get() + (row - first) * p.num_in);
+    }
+    part.out = p.out + first;
+    multiply(part, 0, after - first);
+  }
+}
+
+void MultiplyInt4(const Product& p, int64_t first_row, int64_t after_row) {
+  MultiplyWidened(p, first_row, after_row, processor->widen, processor->multiply_float32);
+}
+
+void MultiplyRoundedInt4(const Product& p, int64_t first_row, int64_t after_row) {
+  MultiplyWidened(p, first_row, after_row, rounded_products->widen, rounded_products->multiply);
+}
+
+Error* MultiplyRounded(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs, Values values_of) {
   if (rounded_products == nullptr) return Fail(call, kInvalidArgument, "this processor multiplies no bfloat16");
   const int64_t num_in = groups[0].product.num_in, num_parts = num_groups * num_runs;
   int64_t num_tokens = 0, first = 0;
@@ -174,24 +225,29 @@ Error* MultiplyRounded(const CallFrame& call, Group* groups, int64_t num_groups,
     first += groups[i].product.num_tokens;
   }
   NarrowInBlocks(call, groups, num_parts, Tokens::Narrow<Tokens::Round>);
-  MultiplyInBlocks(call, groups, num_groups, num_runs, rounded_products->multiply, BytesOf(Values::kRounded));
+  const MultiplyRows multiply = values_of == Values::kRoundedInt4 ? MultiplyRoundedInt4 : rounded_products->multiply;
+  MultiplyInBlocks(call, groups, num_groups, num_runs, multiply, BytesOf(values_of));
   return nullptr;
 }
 
 // Multiplies the tokens of each group by its weight; or those of all runs by one weight.
 Error* MultiplyGiven(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs, Values values) {
   if (values == Values::kInt8) return MultiplyInt8(call, groups, num_groups, num_runs);
-  if (values == Values::kRounded) return MultiplyRounded(call, groups, num_groups, num_runs);
-  const MultiplyRows multiply =
-      values == Values::kBFloat16 ? processor->multiply_bfloat16 : processor->multiply_float32;
+  if (values == Values::kRounded || values == Values::kRoundedInt4)
+    return MultiplyRounded(call, groups, num_groups, num_runs, values);
+  const MultiplyRows multiply = values == Values::kBFloat16 ? processor->multiply_bfloat16
+                                : values == Values::kInt4   ? MultiplyInt4
+                                                            : processor->multiply_float32;
   MultiplyInBlocks(call, groups, num_groups, num_runs, multiply, BytesOf(values));
   return nullptr;
 }
 
-// Multiplies tokens by a weight; in int8 its scale comes next, then the optional spans.
+// Multiplies tokens by a weight; in int8 its scale comes next, in 4 bits the scales and zero points of its groups, then
+// the optional spans.
 Error* Multiply(const CallFrame& call, Values values) {
   if (IsEmpty(*call.arguments.buffers[0], *call.results.buffers[0])) return nullptr;
-  const int64_t index = values == Values::kInt8 ? 3 : 2;
+  const bool is_int4 = values == Values::kInt4 || values == Values::kRoundedInt4;
+  const int64_t index = is_int4 ? 4 : values == Values::kInt8 ? 3 : 2;
   const Scratch<Group> runs(MaxRuns(call, index));
   if (runs.get() == nullptr) return Fail(call, kResourceExhausted, "no memory for the spans of a product");
   const int64_t num_runs = ReadRuns(call, index, runs.get());
@@ -199,6 +255,15 @@ Error* Multiply(const CallFrame& call, Values values) {
   if (values == Values::kInt8)
     for (int64_t run = 0; run < num_runs; ++run)
       runs.get()[run].product.weight_scale = static_cast<const float*>(call.arguments.buffers[2]->data);
+  Groups groups{};
+  if (is_int4) {
+    const Buffer &scale = *call.arguments.buffers[2], &zero = *call.arguments.buffers[3];
+    const int64_t num_groups = scale.dims[1];
+    if (num_groups == 0 || runs.get()[0].product.num_in % (num_groups * kWidened) != 0)
+      return Fail(call, kInvalidArgument, "the groups of a weight in 4 bits are not whole");
+    groups = {scale.data, zero.dims[0] == 0 ? nullptr : zero.data, num_groups, scale.dtype == kBFloat16};
+    for (int64_t run = 0; run < num_runs; ++run) runs.get()[run].product.groups = &groups;
+  }
   return MultiplyGiven(call, runs.get(), 1, num_runs, values);
 }
 
@@ -252,6 +317,17 @@ EXPORT Error* levserve_linear_rounded(const CallFrame* call) {
 // (x: float32 [token, in], weight: int8 [out, in], weight's scale: float32 [out], spans) -> float32 [token, out]
 EXPORT Error* levserve_linear_int8(const CallFrame* call) {
   return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kInt8);
+}
+
+// (x: float32 [token, in], weight: int4 [out, in], scale: float32 or bfloat16 [out, group], zero point: the same or [0, 0],
+//  spans) -> float32 [token, out]
+EXPORT Error* levserve_linear_int4(const CallFrame* call) {
+  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kInt4);
+}
+
+// The same, with the tokens and the widened weight rounded to bfloat16.
+EXPORT Error* levserve_linear_rounded_int4(const CallFrame* call) {
+  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kRoundedInt4);
 }
 
 // (x: float32 [row, in], weight: float32 [group, out, in], sizes: int32 [group]) -> float32 [row, out]

@@ -37,9 +37,9 @@ TokenScale QuantizeToken(const Product& p, const float* token, int64_t index, vo
 }  // namespace
 
 const Processor kNeon = {Dot<InPairs<Float32>>, Dot<InPairs<BFloat16>>, Dot<InPairs<Int8>>, QuantizeToken,
-                         sizeof(Int8::X), 1, AddUpdate<Float32>};
+                         sizeof(Int8::X), 1, AddUpdate<Float32>, WidenRow};
 const Processor kNeonDotprod = {Dot<InPairs<Float32>>, Dot<InPairs<BFloat16>>, MultiplyInt8Dotprod, QuantizeToken,
-                                sizeof(Int8::X), 1, AddUpdate<Float32>};
+                                sizeof(Int8::X), 1, AddUpdate<Float32>, WidenRow};
 
 }  // namespace levserve
 

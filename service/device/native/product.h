@@ -2,17 +2,27 @@
 
 #include <cstdint>
 
+#include "widen.h"
+
 namespace levserve {
+
+// The scales and zero points of a weight in 4 bits, in float32 or bfloat16.
+struct Groups {
+  const void *scale, *zero;  // [num_out, num_groups]; zero may be null
+  int64_t num_groups;
+  bool is_bfloat16;
+};
 
 // `x @ weight.T`, row by row in memory.
 struct Product {
   const void* x;              // [num_tokens, num_in] in float32, or what `quantize` or `round` wrote
-  const void* weight;         // [num_out, num_in] in float32, bfloat16 or int8
+  const void* weight;         // [num_out, num_in] in float32, bfloat16, int8 or 4 bits
   const float* token_scale;   // [num_tokens]; null unless the weight is int8, as are the other two
   const int32_t* token_offset;  // [num_tokens]: what the sums of a token are too large by
   const float* weight_scale;  // [num_out]
   float* out;                 // [num_tokens, num_out]
   int64_t num_tokens, num_in, num_out;
+  const Groups* groups = nullptr;  // of a weight in 4 bits
 };
 
 // What is added to rows of a result: products of narrow rows with a matrix.
@@ -43,12 +53,14 @@ struct Processor {
   int64_t value_bytes;      // of a value that `quantize` writes
   int64_t multiple_tokens;  // there is room for a multiple of these
   AddColumns add_update;
+  void (*widen)(const FourBits& row, float* out);
 };
 
 // Products of tokens that are rounded to bfloat16, to the nearest and half to even, with weights in it.
 struct RoundedProducts {
   MultiplyRows multiply;
   void (*round)(const float* values, int64_t count, uint16_t* rounded);
+  void (*widen)(const FourBits& row, uint16_t* out);
 };
 
 extern const Processor kAvx2, kAvx512, kNeon, kNeonDotprod;

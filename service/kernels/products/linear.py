@@ -19,9 +19,11 @@ from service.device.widened_tokens import NEVER_WIDENED, WidenedTokens, widened_
 from service.kernels.products.native import (
     native_bfloat16,
     native_float32,
+    native_int4,
     native_int8,
     native_rounded,
     serves_float32,
+    serves_int4,
     serves_int8,
 )
 from service.kernels.products.quantized import FP8, Fp8Products, GroupedWeight, QuantizedWeight, quantize_tokens
@@ -102,6 +104,12 @@ def linear(
     """
     num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
     if isinstance(weight, GroupedWeight):
+        if x.dtype == jnp.float32 and serves_int4(products.native, weight.scale, num_in):
+            scale, zero = weight.scale.reshape(-1, weight.scale.shape[-1]), weight.zero
+            zero = None if zero is None else zero.reshape(scale.shape)
+            tokens, values = x.reshape(num_tokens, num_in), weight.values.reshape(-1, num_in)
+            native = native_int4(tokens, values, scale, zero, spans, rounds_tokens=products.rounds_tokens)
+            return _as_asked(native, x, weight.values, num_in_axes, dtype)
         return _grouped_product(x, weight, products.num_splits, num_in_axes, dtype)
     if not isinstance(weight, QuantizedWeight):
         if _is_native(x, weight, products.native, num_tokens, has_spans=spans is not None):

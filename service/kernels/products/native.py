@@ -6,7 +6,7 @@ bfloat16 weight in memory. The C++ products read a weight once, in the dtype it 
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, BFloat16, Float32, Int8, Int32
+from jaxtyping import Array, BFloat16, Float, Float32, Int4, Int8, Int32
 
 from service.device.native.library import (
     ADAPTERS_TARGET,
@@ -16,7 +16,9 @@ from service.device.native.library import (
     GROUPED_FLOAT32_TARGET,
     GROUPED_INT8_TARGET,
     GROUPED_ROUNDED_TARGET,
+    INT4_TARGET,
     INT8_TARGET,
+    ROUNDED_INT4_TARGET,
     ROUNDED_TARGET,
     NativeCode,
     register_native_calls,
@@ -35,6 +37,8 @@ MAX_INT8_TOKENS = {
     **{NativeCode.AVX2: 8, NativeCode.AVX512: 256, NativeCode.AVX512_BF16: 256, NativeCode.AMX: 16},
     NativeCode.NEON: 8,
 }
+
+WIDENED_COLUMNS = 32  # `kWidened` of device/native/widen.h
 
 
 def native_float32(
@@ -69,6 +73,23 @@ def native_int8(
 ) -> Float32[Array, "token out"]:
     """Multiply tokens, quantized as by `quantize_tokens`, by a weight; see `native_float32`."""
     return _call(INT8_TARGET, x, values, scale, *_given(spans))
+
+
+def native_int4(
+    x: Float32[Array, "token in"],
+    values: Int4[Array, "out in"],
+    scale: Float[Array, "out group"],
+    zero: Float[Array, "out group"] | None,
+    spans: Spans | None = None,
+    *,
+    rounds_tokens: bool = False,
+) -> Float32[Array, "token out"]:
+    """Multiply tokens by a weight in 4 bits, some rows of which are widened at a time; see `native_float32`.
+
+    Only for weights that `serves_int4` accepts. Tokens and the widened rows may be rounded to bfloat16.
+    """
+    zero = jnp.zeros((0, 0), scale.dtype) if zero is None else zero
+    return _call(ROUNDED_INT4_TARGET if rounds_tokens else INT4_TARGET, x, values, scale, zero, *_given(spans))
 
 
 def native_grouped(
@@ -130,6 +151,12 @@ def serves_int8(native: NativeCode, num_tokens: int, *, has_spans: bool = False)
     if has_spans and skips_padding(native, "int8"):
         return True
     return native.has_products and num_tokens <= MAX_INT8_TOKENS[native]
+
+
+def serves_int4(native: NativeCode, scale: Float[Array, "*out group"], num_in: int) -> bool:
+    """Return whether the C++ product is used for 4 bits: with groups of whole vectors, and scales that it reads."""
+    is_read = scale.dtype in (jnp.float32, jnp.bfloat16)
+    return native.has_products and is_read and num_in % (WIDENED_COLUMNS * scale.shape[-1]) == 0
 
 
 def _given(spans: Spans | None) -> tuple[Spans, ...]:
