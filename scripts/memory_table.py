@@ -204,7 +204,7 @@ MODELS: dict[str, Mapping[str, Any]] = {
     ),
     "Qwen3.5 9B": _seeing("qwen3_5", QWEN3_5 | _sizes(4096, 12_288, 32), out_hidden_size=4096),
     "Qwen3 30B-A3B": QWEN3_MOE | _sizes(2048, 6144, 48),
-    "gpt-oss 20B": GPT_OSS | _sizes(2880, 2880, 24),
+    "gpt-oss 20B": GPT_OSS | _sizes(2880, 2880, 24) | {"quantization_config": {"quant_method": "mxfp4"}},
 }
 AWQ: Mapping[str, Any] = {
     "quantization_config": {
@@ -216,7 +216,9 @@ AWQ: Mapping[str, Any] = {
     }
 }
 IN_4_BITS = ", 4 bits"
-MODELS |= {f"{name}{IN_4_BITS}": MODELS[name] | AWQ for name in ("Llama 3.1 8B", "Qwen3 14B", "Qwen3 32B")}
+MODELS |= {
+    f"{name}{IN_4_BITS}": MODELS[name] | AWQ for name in ("Llama 3.1 8B", "Qwen3 14B", "Qwen3 32B", "Qwen3 30B-A3B")
+}
 
 
 def fitting_shapes(model: str, device: str, num_seqs: int, kv_dtype: str = "auto") -> EngineShapes | None:

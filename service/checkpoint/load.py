@@ -19,7 +19,7 @@ from service.checkpoint.adapters.read import read_updates
 from service.checkpoint.discover import LocatedCheckpoint
 from service.checkpoint.layout import LevanterLayout
 from service.checkpoint.limits import LoadLimits
-from service.models.weight_spec import INT4, WeightSpec
+from service.models.weight_spec import FOUR_BITS, WeightSpec
 from service.observability.progress import Progress
 from service.storage.cache.cache import CachedSource, CheckpointCache, private_cache
 from service.weights.assembly import assemble_weights
@@ -55,8 +55,8 @@ def load_checkpoint(
     Raises:
         CheckpointError: the bytes did not come whole, or are not what their headers or the configuration say.
     """
-    # XLA packs integers of 4 bits in memory of its own, and the host's array is not needed any more.
-    if mesh.is_host and all(spec.dtype != INT4 for spec in specs):
+    # XLA packs numbers of 4 bits in memory of its own, and the host's array is not needed any more.
+    if mesh.is_host and all(spec.dtype not in FOUR_BITS for spec in specs):
         loaded = load_on_host(located, specs, limits)
         return LoadedWeights(mesh.alias_host_arrays(loaded.weights), loaded.release)
     return _load(located, specs, mesh, limits)

@@ -48,7 +48,7 @@ class Multiply:
         kept = hax.eliminate_axes(x.axes, axes)
         out = linear(
             x.rearrange((*kept, *axes)).array,
-            _stored(weights, name),
+            _stored({key: each.array for key, each in weights.items()}, name),
             self.products,
             num_in_axes=len(axes),
             dtype=dtype,
@@ -89,15 +89,14 @@ class Multiply:
         dtype: DTypeLike | None = None,
     ) -> Float[Array, "row *out"]:
         """Multiply rows, sorted by group, each by its group's part of a weight; see `grouped_linear`."""
-        scale = weights.get(scale_name(name))
-        weight = weights[name] if scale is None else QuantizedWeight(weights[name], scale)
+        weight = _stored(weights, name)
         return grouped_linear(rows, weight, sizes, self.products, dtype=dtype, fp8=self.fp8)
 
     def summed_over_devices(
         self, function: Callable[[Arrays], Float[Array, "row out"]], weights: NamedWeights, *names: str
     ) -> Float[Array, "row out"]:
         """Call a function with each device's part of weights and of their scales; return the sum of the results."""
-        keys = [key for name in names for key in (name, scale_name(name)) if key in weights]
+        keys = [key for name in names for key in (name, scale_name(name), zero_name(name)) if key in weights]
         arrays = {key: weights[key].array for key in keys}
         if self.mesh is None or self.mesh.num_devices == 1:
             return function(arrays)
@@ -127,12 +126,11 @@ def scaled(x: NamedArray, multiplier: float) -> NamedArray:
     return x if multiplier == 1 else (x.astype(jnp.float32) * multiplier).astype(x.dtype)
 
 
-def _stored(weights: NamedWeights, name: str) -> Array | QuantizedWeight | GroupedWeight:
+def _stored(weights: Arrays, name: str) -> Array | QuantizedWeight | GroupedWeight:
     """Return a weight with the scales and zero points that lie beside it."""
-    weight, scale = weights[name].array, weights.get(scale_name(name))
+    weight, scale = weights[name], weights.get(scale_name(name))
     if scale is None:
         return weight
-    if weight.dtype != jnp.int4:
-        return QuantizedWeight(weight, scale.array)
-    zero = weights.get(zero_name(name))
-    return GroupedWeight(weight, scale.array, None if zero is None else zero.array)
+    if weight.dtype not in (jnp.int4, jnp.float4_e2m1fn):
+        return QuantizedWeight(weight, scale)
+    return GroupedWeight(weight, scale, weights.get(zero_name(name)))

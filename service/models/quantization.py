@@ -9,7 +9,7 @@ import numpy as np
 
 from service.kernels.limits import INT8_MAX
 from service.models.stored.layers import Encoding, LayerStorage
-from service.models.weight_spec import FLOAT32, INT4, TensorSource, WeightSpec
+from service.models.weight_spec import FLOAT32, FP4, INT4, TensorSource, WeightSpec
 
 INT8, FP8, BFLOAT16 = (np.dtype(each) for each in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16))
 # Values of a row whose sums int32 holds; a checkpoint's own int8 may have -128.
@@ -26,7 +26,9 @@ class Quantization(StrEnum):
     INT4 = "int4"  # the layers' with a scale for each group of columns, a checkpoint's or computed; others as INT8
 
 
-def kept_storage(storage: LayerStorage | None, quantization: Quantization, platform: str) -> LayerStorage | None:
+def kept_storage(
+    storage: LayerStorage | None, quantization: Quantization, platform: str, num_devices: int = 1
+) -> LayerStorage | None:
     """Return how a checkpoint stores its layers, and whether they stay in 4 bits on the device.
 
     A GPU reads 4 bits in the product. A CPU multiplies rows of int8 faster, and so does a TPU by XLA's estimate (19,000
@@ -36,11 +38,13 @@ def kept_storage(storage: LayerStorage | None, quantization: Quantization, platf
         storage: how the checkpoint stores them; None if it does not quantize them.
         quantization: as requested.
         platform: that of the devices, such as `gpu`.
+        num_devices: that share the weights. Several keep no experts in 4 bits: shares may not be of whole groups.
     """
     if storage is None or storage.obstacle_to_four_bits is not None:
         return storage
     is_kept = quantization is Quantization.INT4 or (quantization is Quantization.NONE and platform == "gpu")
-    return replace(storage, is_kept=is_kept)
+    keeps_experts = is_kept and num_devices == 1
+    return replace(storage, is_kept=keeps_experts if storage.holds_experts else is_kept, keeps_experts=keeps_experts)
 
 
 def layers_quantization(quantization: Quantization, storage: LayerStorage | None) -> Quantization:
@@ -49,10 +53,10 @@ def layers_quantization(quantization: Quantization, storage: LayerStorage | None
     A checkpoint's int8 stays so, and so may its 4 bits. Other formats become int8 or FP8, but for those that wider
     types hold exactly.
     """
-    if storage is not None and storage.is_exact:
-        return quantization
     if storage is not None and storage.is_kept:
         return Quantization.INT4
+    if storage is not None and storage.is_exact:
+        return quantization
     is_int8 = storage is not None and (storage.encoding is Encoding.INT8 or quantization is Quantization.NONE)
     return Quantization.INT8 if is_int8 else quantization
 
@@ -101,14 +105,17 @@ def quantized_specs(
 def _stored(spec: WeightSpec, storage: LayerStorage) -> WeightSpec:
     if not spec.num_in_axes:
         return spec
-    # Experts, and weights that are packed in part or in several ways, become rows of 8 bits.
+    # Weights that are packed in part or in several ways become rows of 8 bits.
     found = [storage.of(source.name) for source in spec.sources]
-    is_whole = len({None if each is None else (each.bits, each.block, each.has_order) for each in found}) == 1
+    is_whole = (
+        len({None if each is None else (each.encoding, each.bits, each.block, each.has_zeros) for each in found}) == 1
+    )
     can_stay = all(
         each is not None and each.obstacle_to_four_bits is None and each.misfit(source.shape) is None
         for each, source in zip(found, spec.sources, strict=True)
     )
-    is_kept = storage.is_kept and is_whole and can_stay and "expert" not in spec.axes
+    may_stay = storage.keeps_experts if "expert" in spec.axes else storage.is_kept
+    is_kept = may_stay and is_whole and can_stay
     sources = []
     for source, each in zip(spec.sources, found, strict=True):
         if each is None:
@@ -141,12 +148,15 @@ def _grouped(spec: WeightSpec, dtype: np.dtype) -> Iterator[WeightSpec]:
     storage, num_in = spec.sources[0].packing, spec.shape[-1]
     assert storage is not None, "only packed weights have groups"
     num_groups = num_in // storage.group_size(num_in)
+    is_mxfp4 = storage.encoding is Encoding.MXFP4
+    # The exponents of MXFP4 go beyond those of float16.
+    scale_dtype = FLOAT32 if is_mxfp4 and dtype == np.float16 else dtype
 
     def of_groups(name: str, source_name: Callable[[str], str]) -> WeightSpec:
         sources = (
             TensorSource(
                 source_name(source.name),
-                (source.shape[0], num_groups),
+                (*source.shape[:-1], num_groups),
                 (*source.view[:-1], num_groups),
                 source.copies,
                 rows=source.rows,
@@ -154,9 +164,11 @@ def _grouped(spec: WeightSpec, dtype: np.dtype) -> Iterator[WeightSpec]:
             )
             for source in spec.sources
         )
-        return WeightSpec(name, spec.axes, (*spec.shape[:-1], num_groups), tuple(sources), spec.concat_axis, dtype)
+        return WeightSpec(
+            name, spec.axes, (*spec.shape[:-1], num_groups), tuple(sources), spec.concat_axis, scale_dtype
+        )
 
-    yield replace(spec, dtype=INT4, scale=scale_name(spec.name))
+    yield replace(spec, dtype=FP4 if is_mxfp4 else INT4, scale=scale_name(spec.name))
     yield of_groups(scale_name(spec.name), scale_name)
     if storage.has_zeros:
         yield of_groups(zero_name(spec.name), zero_name)

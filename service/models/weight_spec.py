@@ -10,7 +10,9 @@ import numpy as np
 from service.models.stored.layers import FLOATING, LayerStorage, StoredTensor
 
 FLOAT32 = np.dtype(np.float32)
-INT4 = np.dtype(ml_dtypes.int4)  # of which a device has two in a byte, and the host one
+# Of which a device has two in a byte, and the host one.
+INT4, FP4 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.float4_e2m1fn)
+FOUR_BITS = (INT4, FP4)
 MODEL_PREFIX = "model."
 BASE_PREFIXES = (MODEL_PREFIX, "transformer.")  # of the bare model's tensors in a model with a head
 # How files of some ages begin the names of a part of a model with images, and how others do.
@@ -104,4 +106,4 @@ class WeightSpec:
 
 def device_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
     """Return the size of an array on a device."""
-    return -(-math.prod(shape) // 2) if dtype == INT4 else math.prod(shape) * dtype.itemsize
+    return -(-math.prod(shape) // 2) if dtype in FOUR_BITS else math.prod(shape) * dtype.itemsize

@@ -21,7 +21,7 @@ from service.models.decoder_weights import decoder_weight_specs
 from service.models.encoders.registry import any_encoder_weight_specs, is_encoder, read_encoder_config
 from service.models.quantization import Quantization, kept_storage
 from service.models.registry import read_config
-from service.models.weight_spec import INT4, WeightSpec
+from service.models.weight_spec import FOUR_BITS, WeightSpec
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.dtype import choose_dtype, choose_host_dtypes
@@ -87,7 +87,7 @@ def _expected(settings: Settings, checkpoint: LocatedCheckpoint, cancelled: thre
         specs = weight_specs(settings, checkpoint)
     except UnsupportedModel:
         return None  # the engine's spec raises it
-    if any(spec.dtype == INT4 for spec in specs):
+    if any(spec.dtype in FOUR_BITS for spec in specs):
         return None  # they do not stay in the host's arrays
     fits = host_bytes(specs) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
     return ExpectedWeights(specs, cancelled) if fits else None

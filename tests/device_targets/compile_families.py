@@ -36,7 +36,9 @@ def main(target: str, *names: str) -> None:
         began_s = time.monotonic()
         settings = Settings(max_num_seqs=4, max_model_len=case.max_model_len or 40, max_prefill_tokens=32)
         spec = choose_engine_spec(
-            settings, SimpleNamespace(uri=case.name, hub_config=config_of(case), layout=None), [device]
+            settings,
+            SimpleNamespace(uri=case.name, hub_config=config_of(case), layout=None, is_as_saved=True, draft=None),
+            [device],
         )
         shapes, groups = spec.shapes, spec.layer_groups
         keys = [

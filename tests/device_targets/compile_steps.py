@@ -45,7 +45,7 @@ def main(
 ) -> None:
     """Compile, and print a line of JSON."""
     devices = use_target(target).devices
-    located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]), layout=None)
+    located = SimpleNamespace(uri=model, hub_config=dict(MODELS[model]), layout=None, is_as_saved=True, draft=None)
     settings = Settings(
         max_num_seqs=int(num_seqs),
         max_concurrent_requests=64,

@@ -9,10 +9,10 @@ import pytest
 
 from service.device.native.library import native_code
 from service.kernels.products.grouped import grouped_linear
-from service.kernels.products.grouped_gpu import grouped_on_gpu
+from service.kernels.products.grouped_gpu import four_bits_on_gpu, grouped_on_gpu
 from service.kernels.products.grouped_tpu import grouped_on_tpu
-from service.kernels.products.linear import PLAIN, Products
-from service.kernels.products.quantized import Fp8Products, QuantizedWeight
+from service.kernels.products.linear import PLAIN, SPLIT, Products
+from service.kernels.products.quantized import Fp8Products, GroupedWeight, QuantizedWeight
 
 NATIVE = Products(native=native_code())
 SIZES = [[3, 0, 1, 0, 0, 40], [0, 0, 1, 0, 0, 0], [1] * 6]
@@ -107,3 +107,39 @@ def test_sizes_that_are_not_those_of_the_rows_are_refused(sizes):
     # XLA raises one where it runs the call at once, and the other where the result is awaited.
     with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="sizes of groups"):
         jax.block_until_ready(product(NATIVE)(x, weight, np.array(sizes, np.int32)))
+
+
+def in_4_bits(kind: str, num_in: int, group_size: int, *, has_zeros: bool) -> tuple[GroupedWeight, np.ndarray]:
+    """Return a weight of six groups, and the same in float64."""
+    random = np.random.RandomState(num_in)
+    codes = random.randint(0, 16, (6, 2, 19, num_in)).astype(np.uint8)
+    values = jnp.asarray(codes.view(kind) if kind == "float4_e2m1fn" else (codes.view(np.int8) - 8).astype("int4"))
+    shape = (*codes.shape[:-1], num_in // group_size)
+    scale = 2.0 ** random.randint(-3, 2, shape)
+    zero = random.randint(-8, 8, shape).astype(np.float32) if has_zeros else None
+    wide = np.asarray(values).astype(np.float64).reshape(*shape, group_size) - (0 if zero is None else zero[..., None])
+    weight = GroupedWeight(values, jnp.asarray(scale, jnp.float32), None if zero is None else jnp.asarray(zero))
+    return weight, (wide * scale[..., None]).reshape(codes.shape)
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_in", "group_size", "has_zeros"),
+    [
+        ("float4_e2m1fn", 96, 32, False),
+        ("float4_e2m1fn", 160, 16, False),
+        ("int4", 96, 32, True),
+        ("int4", 256, 128, False),
+        ("int4", 70, 70, True),
+    ],
+)
+def test_experts_in_4_bits_are_multiplied_as_what_they_stand_for(kind, num_in, group_size, has_zeros):
+    weight, wide = in_4_bits(kind, num_in, group_size, has_zeros=has_zeros)
+    flat = GroupedWeight(*(part if part is None else part.reshape(6, -1, part.shape[-1]) for part in weight))
+    x = np.random.RandomState(0).randn(44, num_in).astype(np.float32)
+    for sizes in SIZES:
+        rows, numbers = jnp.asarray(x[: sum(sizes)]), jnp.array(sizes, jnp.int32)
+        awaited = expected(x[: sum(sizes)], wide, sizes)
+        for products in (PLAIN, NATIVE, SPLIT):
+            np.testing.assert_allclose(product(products)(rows, weight, numbers), awaited, atol=1e-3)
+        made = four_bits_on_gpu(rows, flat, numbers, interpret=True)
+        np.testing.assert_allclose(made.reshape(awaited.shape), awaited, atol=1e-3)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -11,12 +12,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from service.checkpoint.discover import locate
-from service.checkpoint.load import LoadLimits, load_on_host
+from service.checkpoint.load import LoadLimits, load_checkpoint, load_on_host
+from service.device.mesh import DeviceMesh
 from service.errors import MalformedCheckpoint, UnquantizableWeights, UnsupportedModel
 from service.models.decoder import Decoder
-from service.models.quantization import INT8, Quantization
+from service.models.quantization import INT8, Quantization, kept_storage
 from service.models.registry import read_config
-from service.models.weight_spec import FLOAT32
+from service.models.weight_spec import FLOAT32, FP4
 from service.observability.progress import Progress
 from service.storage.local import LocalSource
 from service.weights.quantization import quantize_rows
@@ -26,6 +28,7 @@ from tests.served import DEMO
 from tests.tolerances import SAME_MODEL_ATOL
 
 DOWN = "model.layers.1.mlp.experts.down_proj"
+KEPT_DOWN = "layers.1.expert_down"  # in the model
 
 
 def saved(folder: Path, tensors: dict[str, np.ndarray]) -> Path:
@@ -98,3 +101,50 @@ def test_columns_that_are_no_whole_blocks_are_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(MalformedCheckpoint, match="48 columns are not a multiple of the 32 of a block"):
         load(folder)
+
+
+def test_kept_in_4_bits_the_numbers_are_those_of_the_checkpoint_and_the_logits_those_of_transformers(tmp_path):
+    tensors = MXFP4_CASE.tensors()
+    located = locate(str(saved(tmp_path / "m", tensors)), LocalSource)
+    config = read_config("m", located.hub_config)
+    storage = kept_storage(config.layer_storage, Quantization.NONE, "gpu")
+    model = Decoder(replace(config, layer_storage=storage), FLOAT32)
+    mesh = DeviceMesh((jax.devices("cpu")[0],))
+    loaded = load_checkpoint(located, model.weight_specs(), mesh=mesh, limits=LoadLimits(None, Progress(), 1 << 20))
+    down, scale = (np.asarray(loaded.weights[name]) for name in (KEPT_DOWN, f"{KEPT_DOWN}.scale"))
+    assert (down.dtype, scale.shape) == (FP4, (*down.shape[:-1], down.shape[-1] // 32))
+    numbers = down.astype(np.float32).reshape(*scale.shape, 32) * scale[..., None]
+    np.testing.assert_array_equal(numbers.reshape(down.shape), widened(tensors, DOWN))
+    logits = logits_by_chunk(model, dict(loaded.weights), MXFP4_CASE.token_ids, len(MXFP4_CASE.token_ids))
+    np.testing.assert_allclose(logits, np.load(MXFP4_CASE.reference_path)["logits"], atol=SAME_MODEL_ATOL, rtol=0)
+
+
+def test_kept_in_4_bits_an_exponent_that_stands_for_no_number_is_refused(tmp_path):
+    tensors = MXFP4_CASE.tensors()
+    tensors[f"{DOWN}_scales"][2, 3, 1] = 255
+    located = locate(str(saved(tmp_path / "m", tensors)), LocalSource)
+    config = read_config("m", located.hub_config)
+    storage = kept_storage(config.layer_storage, Quantization.NONE, "gpu")
+    specs = Decoder(replace(config, layer_storage=storage), FLOAT32).weight_specs()
+    mesh = DeviceMesh((jax.devices("cpu")[0],))
+    with pytest.raises(UnquantizableWeights, match=r"down_proj_scales.*\[2, 3, 1\] has the exponent 255"):
+        load_checkpoint(located, specs, mesh=mesh, limits=LoadLimits(None, Progress(), 1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "platform", "num_devices", "is_kept"),
+    [
+        (Quantization.NONE, "gpu", 1, True),
+        (Quantization.NONE, "gpu", 2, False),  # whose shares of the columns may not be whole blocks
+        (Quantization.NONE, "tpu", 1, False),
+        (Quantization.INT4, "cpu", 1, True),
+        (Quantization.INT8, "gpu", 1, False),
+    ],
+)
+def test_one_gpu_keeps_experts_in_4_bits_and_others_on_request(quantization, platform, num_devices, is_kept):
+    config = read_config("m", MXFP4_CASE.hub_config)
+    storage = kept_storage(config.layer_storage, quantization, platform, num_devices)
+    specs = Decoder(replace(config, layer_storage=storage), FLOAT32, quantization=quantization).weight_specs()
+    experts = [spec for spec in specs if spec.name.endswith(("expert_gate_up", "expert_down"))]
+    assert experts
+    assert {spec.dtype == FP4 for spec in experts} == {is_kept}

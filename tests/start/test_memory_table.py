@@ -32,6 +32,11 @@ def test_the_model_of_an_example_fits_its_device(example, model, device):
     assert fitting_shapes(model, device, slots).max_model_len >= needed
 
 
+@pytest.mark.parametrize(("model", "context"), [("gpt-oss 20B", 131_072), ("Qwen3 30B-A3B, 4 bits", 32_768)])
+def test_experts_in_4_bits_fit_an_l4_with_a_context_that_people_run_them_with(model, context):
+    assert fitting_shapes(model, "L4", 16).max_model_len >= context
+
+
 def test_a_model_beyond_the_memory_does_not_fit():
     assert fitting_shapes("Qwen3 32B", "L4", 16) is None
     assert fitting_shapes("Qwen3 32B", "8 v6e", 16) is not None

@@ -4,16 +4,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int32
 
-from service.kernels.products.grouped_gpu import grouped_on_gpu
+from service.kernels.products.grouped_gpu import four_bits_on_gpu, grouped_on_gpu
 from service.kernels.products.grouped_tpu import SUPPORTED, grouped_on_tpu
 from service.kernels.products.linear import Grouped, Products, linear
 from service.kernels.products.native import native_grouped, native_grouped_int8
-from service.kernels.products.quantized import FP8, Fp8Products, QuantizedWeight
+from service.kernels.products.quantized import FP8, Fp8Products, GroupedWeight, QuantizedWeight
 
 
 def grouped_linear(
     x: Float[Array, "row in"],
-    weight: Float[Array, "group *out in"] | QuantizedWeight,
+    weight: Float[Array, "group *out in"] | QuantizedWeight | GroupedWeight,
     sizes: Int32[Array, " group"],
     products: Products,
     *,
@@ -24,13 +24,15 @@ def grouped_linear(
 
     Args:
         x: the rows of the first group, then those of the second, and so on.
-        weight: of every group; unquantized, int8 or FP8.
+        weight: of every group; unquantized, or in 8 or 4 bits.
         sizes: the number of rows of each group. Rows after those of all groups have an undefined product.
         products: how the device computes products.
         dtype: the dtype of the result; None for that of `x`.
         fp8: how to compute products with FP8.
     """
     dtype = dtype or x.dtype
+    if isinstance(weight, GroupedWeight):
+        return _grouped_in_4_bits(x, weight, sizes, products, dtype)
     values, scale = weight if isinstance(weight, QuantizedWeight) else (weight, None)
     flat, shape = values.reshape(len(values), -1, values.shape[-1]), (len(x), *values.shape[1:-1])
     if products.grouped is Grouped.GPU:
@@ -50,9 +52,23 @@ def grouped_linear(
     return _one_group_at_a_time(x, weight, sizes, products, dtype=dtype, fp8=fp8)
 
 
+def _grouped_in_4_bits(
+    x: Float[Array, "row in"],
+    weight: GroupedWeight,
+    sizes: Int32[Array, " group"],
+    products: Products,
+    dtype: DTypeLike,
+) -> Float[Array, "row *out"]:
+    if products.grouped is Grouped.GPU and weight.values.shape[-1] % 2 == 0:
+        flat = jax.tree.map(lambda part: part.reshape(len(part), -1, part.shape[-1]), weight)
+        product = four_bits_on_gpu(x, flat, sizes)
+        return product.reshape(len(x), *weight.values.shape[1:-1]).astype(dtype)
+    return _one_group_at_a_time(x, weight, sizes, products, dtype=dtype, fp8=Fp8Products.FUSED)
+
+
 def _one_group_at_a_time(
     x: Float[Array, "row in"],
-    weight: Float[Array, "group *out in"] | QuantizedWeight,
+    weight: Float[Array, "group *out in"] | QuantizedWeight | GroupedWeight,
     sizes: Int32[Array, " group"],
     products: Products,
     *,
@@ -60,17 +76,18 @@ def _one_group_at_a_time(
     fp8: Fp8Products,
 ) -> Float[Array, "row *out"]:
     """Multiply all rows by the weight of each group that has any; the weights of others are not read."""
-    values, scale = weight if isinstance(weight, QuantizedWeight) else (weight, None)
+    values = weight.values if isinstance(weight, QuantizedWeight | GroupedWeight) else weight
     is_fp8 = values.dtype == FP8
-    # XLA:CPU cannot slice FP8: it would widen all weights to float16.
-    stored = jax.lax.bitcast_convert_type(values, jnp.uint8) if is_fp8 else values
+    if is_fp8 and isinstance(weight, QuantizedWeight):
+        # XLA:CPU cannot slice FP8: it would widen all weights to float16.
+        weight = weight._replace(values=jax.lax.bitcast_convert_type(values, jnp.uint8))
     ends = jnp.cumsum(sizes)
     row = jax.lax.broadcasted_iota(jnp.int32, (len(x), *(1,) * (values.ndim - 2)), 0)
 
     def add(group: Int32[Array, ""], sums: Float[Array, "row *out"]) -> Float[Array, "row *out"]:
-        own = jax.lax.dynamic_index_in_dim(stored, group, keepdims=False)
-        own = jax.lax.bitcast_convert_type(own, FP8) if is_fp8 else own
-        of_group = own if scale is None else QuantizedWeight(own, scale[group])
+        of_group = jax.tree.map(lambda part: jax.lax.dynamic_index_in_dim(part, group, keepdims=False), weight)
+        if is_fp8:
+            of_group = of_group._replace(values=jax.lax.bitcast_convert_type(of_group.values, FP8))
         product = linear(x, of_group, products, dtype=dtype, fp8=fp8)
         return jnp.where((row >= ends[group] - sizes[group]) & (row < ends[group]), product, sums)
 

@@ -104,7 +104,8 @@ def linear(
     """
     num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
     if isinstance(weight, GroupedWeight):
-        if x.dtype == jnp.float32 and serves_int4(products.native, weight.scale, num_in):
+        is_int4 = x.dtype == jnp.float32 and weight.values.dtype == jnp.int4
+        if is_int4 and serves_int4(products.native, weight.scale, num_in):
             scale, zero = weight.scale.reshape(-1, weight.scale.shape[-1]), weight.zero
             zero = None if zero is None else zero.reshape(scale.shape)
             tokens, values = x.reshape(num_tokens, num_in), weight.values.reshape(-1, num_in)

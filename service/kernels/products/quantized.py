@@ -26,7 +26,7 @@ class QuantizedWeight(NamedTuple):
 class GroupedWeight(NamedTuple):
     """A 4-bit weight whose rows have a scale, and a zero point or none, for each group of columns."""
 
-    values: Num[Array, "*out_in"]  # int4
+    values: Num[Array, "*out_in"]  # int4 or float4_e2m1fn, whose numbers are exact in every type of activations
     scale: Float[Array, "*out_group"]
     zero: Float[Array, "*out_group"] | None
 

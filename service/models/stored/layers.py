@@ -45,7 +45,8 @@ class LayerStorage:
     # Patterns of modules' whole names, of which the first that matches decides: another storage, or None for weights
     # that are not quantized.
     rules: "tuple[tuple[str, LayerStorage | None], ...]" = ()
-    is_kept: bool = False  # whether integers of 4 bits stay so on the device, and not as rows of 8 bits
+    is_kept: bool = False  # whether numbers of 4 bits stay so on the device, and not as rows of 8 bits
+    keeps_experts: bool = False  # whether those of experts do
 
     @property
     def is_exact(self) -> bool:
@@ -53,9 +54,14 @@ class LayerStorage:
         return self.encoding is Encoding.MXFP4
 
     @property
+    def holds_experts(self) -> bool:
+        """Whether it holds the weights of experts alone."""
+        return self.encoding is Encoding.MXFP4
+
+    @property
     def obstacle_to_four_bits(self) -> str | None:
         """Why weights cannot stay in 4 bits on a device; None if they can."""
-        if self.encoding not in (Encoding.PACKED, Encoding.AWQ, Encoding.GPTQ) or self.bits != 4:
+        if self.encoding in (Encoding.INT8, Encoding.FP8) or self.bits != 4:
             return f"stores {self.encoding.value} of {self.bits} bits"
         return "stores the columns of a group apart (desc_act, or actorder = 'group')" if self.has_order else None
 
@@ -69,7 +75,11 @@ class LayerStorage:
         bare = weight.removesuffix(".weight").removeprefix("model.")
         for pattern, storage in self.rules:
             if re.fullmatch(pattern, bare) or re.fullmatch(pattern, f"model.{bare}"):
-                return None if storage is None else replace(storage, is_kept=self.is_kept)
+                return (
+                    None
+                    if storage is None
+                    else replace(storage, is_kept=self.is_kept, keeps_experts=self.keeps_experts)
+                )
         return self
 
     def holds(self, weight: str) -> bool:

@@ -136,7 +136,7 @@ def choose_draft(
     storage = config.layer_storage
     if formats.quantization is Quantization.INT4 and storage is not None and storage.obstacle_to_four_bits is not None:
         formats = formats._replace(quantization=Quantization.INT8)
-    config = replace(config, layer_storage=kept_storage(storage, formats.quantization, mesh.platform))
+    config = replace(config, layer_storage=kept_storage(storage, formats.quantization, mesh.platform, mesh.num_devices))
     return DraftSpec(uri, config, formats, choose_kernel(config, formats, mesh, kernel_fault), mesh)
 
 

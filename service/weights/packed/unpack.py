@@ -10,10 +10,10 @@ from functools import cache
 
 import ml_dtypes
 import numpy as np
-from jaxtyping import Float32, Num
+from jaxtyping import Float32, Num, UInt8
 
 from service.models.stored.layers import MXFP4_BLOCK, WORD_BITS, Encoding, LayerStorage
-from service.models.weight_spec import INT4
+from service.models.weight_spec import FP4, INT4
 from service.weights.packed.words import unpack, unpack_awq
 
 BLOCK_ELEMENTS = 1024 * 1024  # float32 elements unpacked at a time
@@ -56,13 +56,18 @@ def unpacked_rows(
 def grouped_rows(
     storage: LayerStorage, shape: tuple[int, ...], tensors: Tensors
 ) -> Iterator[tuple[Num[np.ndarray, "row _"], ...]]:
-    """Yield the integers of a weight's rows in 4 bits, the scales of their groups, and zero points if there are some.
+    """Yield the numbers of a weight's rows in 4 bits, the scales of their groups, and zero points if there are some.
 
     Integers and zero points are those of the checkpoint less 8, so that 4 bits with a sign hold them.
 
     Raises:
         UnreadableWeight: as `unpacked_rows`.
     """
+    if storage.encoding is Encoding.MXFP4:
+        for values, factors in _mxfp4_blocks(shape[-1], tensors):
+            pairs = np.stack([values & 0x0F, values >> 4], axis=-1)
+            yield pairs.reshape(len(values), -1).view(FP4), factors
+        return
     num_out, num_in = shape
     scales, columns = _checked(storage, num_out, num_in, tensors)
     assert columns is None, "columns of a group that lie apart are not kept in 4 bits"
@@ -168,7 +173,17 @@ def _fp8_rows(
 
 
 def _mxfp4_rows(num_in: int, tensors: Tensors) -> Iterator[Float32[np.ndarray, "row in"]]:
-    """Yield the rows of all experts; an exponent of all ones would stand for NaN."""
+    """Yield the rows of all experts."""
+    for values, factors in _mxfp4_blocks(num_in, tensors):
+        wide = _mxfp4_table()[values].reshape(*factors.shape, MXFP4_BLOCK)
+        wide *= factors[:, :, None]
+        yield wide.reshape(-1, num_in)
+
+
+def _mxfp4_blocks(
+    num_in: int, tensors: Tensors
+) -> Iterator[tuple[UInt8[np.ndarray, "row block byte"], Float32[np.ndarray, "row block"]]]:
+    """Yield the bytes of rows, and what their blocks are multiplied by; an exponent of all ones would stand for NaN."""
     num_blocks = num_in // MXFP4_BLOCK
     values, scales = tensors["values"].reshape(-1, num_blocks, MXFP4_BLOCK // 2), tensors["scales"]
     if (is_nan := scales == NAN_EXPONENT).any():
@@ -177,9 +192,8 @@ def _mxfp4_rows(num_in: int, tensors: Tensors) -> Iterator[Float32[np.ndarray, "
     exponents = scales.reshape(-1, num_blocks)
     step = max(1, BLOCK_ELEMENTS // num_in)
     for start in range(0, len(values), step):
-        wide = _mxfp4_table()[values[start : start + step]].reshape(-1, num_blocks, MXFP4_BLOCK)
-        wide *= np.ldexp(np.float32(1), exponents[start : start + step].astype(np.int32) - EXPONENT_BIAS)[:, :, None]
-        yield wide.reshape(-1, num_in)
+        own = exponents[start : start + step].astype(np.int32)
+        yield values[start : start + step], np.ldexp(np.float32(1), own - EXPONENT_BIAS)
 
 
 @cache
