@@ -1,8 +1,9 @@
-"""What a draft model has computed of sequences: it keeps a position in the twin of the target's page.
+"""Which positions of a sequence a draft model has computed.
 
-Pure bookkeeping. A sequence that a draft model sees first may have found its prefix in pages that others wrote; of
-these the twins count that were written for the same text, which their keys say, and the rest is computed anew. A
-mistake here would make drafts worse, and change no answer.
+Every page of the target has a twin under the same number, where the draft model keeps its keys and values of the same
+positions. A page that the prefix cache has found counts as computed if its twin was written for the same text, which
+its key says; other positions are computed anew. This is pure bookkeeping, and a mistake in it would make drafts worse
+and change no answer.
 """
 
 from dataclasses import dataclass, field
