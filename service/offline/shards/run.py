@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,6 +57,8 @@ class OpenChunk:
     rows: dict[int, bytes] = field(default_factory=dict)  # lines of the part, by the number of the line
     kept: set[int] = field(default_factory=set)  # the numbers of those that are stored already
     has_begun: asyncio.Event = field(default_factory=asyncio.Event)  # set once all lines have
+    storing: asyncio.Lock = field(default_factory=asyncio.Lock)  # answers are stored after one another
+    has_part: bool = False  # nothing is kept of a chunk once it has
 
     def __post_init__(self) -> None:
         self._numbers = {line.request.custom_id: line.number for line in self.lines if line.request is not None}
@@ -121,7 +123,6 @@ class ShardRun:
         self._open: dict[int, OpenChunk] = {}
         self._taken: set[int] = set()  # the chunks of this run
         self._num_taken_over = 0
-        self._keeping = asyncio.Lock()
         self._tally = Tally(source.num_lines)
 
     async def run(self) -> Tally:
@@ -222,7 +223,7 @@ class ShardRun:
                     opened.add(answer)
                     self._count(answer)
                     await self._bound_loss()
-            await asyncio.to_thread(self._parts.write, opened.chunk, opened.part)
+            await self._write(opened)
         except BaseException:
             await self._keep(opened)
             raise
@@ -244,12 +245,26 @@ class ShardRun:
             await self._keep(longest)
 
     async def _keep(self, opened: OpenChunk) -> None:
-        """Store the answers of an open chunk that a kill would lose."""
-        async with self._keeping:
-            if unsaved := opened.unsaved:
+        """Store the answers of a chunk without a part that a kill would lose."""
+        async with opened.storing:
+            if not opened.has_part and (unsaved := opened.unsaved):
                 rows = [opened.rows[number] for number in sorted(unsaved)]
-                await asyncio.to_thread(self._parts.keep, opened.chunk, rows)
-                opened.kept |= unsaved
+
+                def keep() -> None:
+                    self._parts.keep(opened.chunk, rows)
+                    opened.kept |= unsaved
+
+                await _to_its_end(keep)
+
+    async def _write(self, opened: OpenChunk) -> None:
+        """Write the part of a chunk."""
+
+        def write() -> None:
+            self._parts.write(opened.chunk, opened.part)
+            opened.has_part = True
+
+        async with opened.storing:
+            await _to_its_end(write)
 
     async def _renew_often(self) -> None:
         while True:
@@ -262,6 +277,16 @@ class ShardRun:
     async def _release(claim: Claim) -> None:
         with suppress(OSError, ServiceError):
             await asyncio.to_thread(claim.release)
+
+
+async def _to_its_end(work: Callable[[], None]) -> None:
+    """Do work in a thread; a cancellation, which does not stop the thread, is raised once it has ended."""
+    working = asyncio.create_task(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait((working,))
+        raise
 
 
 def _row(answer: dict[str, Any]) -> bytes:

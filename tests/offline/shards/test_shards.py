@@ -168,6 +168,41 @@ def test_a_claim_that_arrives_after_a_cancellation_is_released(place):
     assert len(place.rows()) == NUM_LINES
 
 
+def test_nothing_is_kept_of_a_chunk_that_has_a_part(place):
+    """Answers are kept slowly while their chunk ends, and a part is written while its run is cancelled."""
+    place.write(a=[line(f"n{i:02d}") for i in range(NUM_LINES)])
+
+    class Slow(Parts):
+        is_writing = threading.Event()
+
+        def keep(self, chunk, rows):
+            time.sleep(0.05)
+            super().keep(chunk, rows)
+
+        def write(self, chunk, rows):
+            self.is_writing.set()
+            time.sleep(0.05)
+            super().write(chunk, rows)
+
+    async def cancelled():
+        running = asyncio.create_task(place.run_of(EchoApi(), parts=Slow).run())
+        while not Slow.is_writing.is_set():
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    def both():
+        names = place.store().list("")
+        parts = {name[len("part-") :][:5] for name in names if name.startswith("part-")}
+        return parts & {name.split("/")[1] for name in names if name.startswith("kept/")}
+
+    asyncio.run(cancelled())
+    assert both() == set()
+    asyncio.run(place.run_of(EchoApi(), parts=Slow).run())
+    assert both() == set()
+    assert len(place.rows()) == NUM_LINES
+
+
 def test_a_kill_would_lose_no_more_than_a_chunk(place):
     """A line of the first chunk takes its time while those of the next are answered."""
     place.write(a=[line(f"n{i:02d}") for i in range(NUM_LINES)])
