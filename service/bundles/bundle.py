@@ -11,12 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from service.bundles.key import BundleKey
 from service.bundles.signature import UNSIGNED, Signer
-from service.compile.program import Executable
 from service.errors import ServiceError
+
+if TYPE_CHECKING:  # these import jax, beside whose import a start reads its last bundle
+    from service.bundles.key import BundleKey
+    from service.compile.program import Executable
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -57,7 +59,7 @@ class Manifest:
         return json.dumps(signer.signed({"format_version": FORMAT_VERSION, **asdict(self)}), indent=1).encode()
 
     @classmethod
-    def parse(cls, uri: str, data: bytes, key: BundleKey, signer: Signer = UNSIGNED) -> "Manifest":
+    def parse(cls, uri: str, data: bytes, key: "BundleKey", signer: Signer = UNSIGNED) -> "Manifest":
         """Parse and verify a manifest.
 
         Args:
@@ -143,8 +145,8 @@ def inputs_of(data: bytes) -> Mapping[str, Any] | None:
 
 
 def make_bundle(
-    key: BundleKey,
-    executables: Mapping[str, Executable],
+    key: "BundleKey",
+    executables: "Mapping[str, Executable]",
     seconds: Mapping[str, float],
     making: Mapping[str, Any],
     serialized: Mapping[str, bytes] | None = None,
@@ -164,7 +166,7 @@ def make_bundle(
     return Bundle(Manifest(key.digest, key.inputs, files, making), data)
 
 
-def bundle_that_ran(bundle: Bundle, compiled: Mapping[str, Executable], seconds: Mapping[str, float]) -> Bundle:
+def bundle_that_ran(bundle: Bundle, compiled: "Mapping[str, Executable]", seconds: Mapping[str, float]) -> Bundle:
     """Return a bundle whose manifest says that its executables have run on such a device.
 
     Args:

@@ -65,6 +65,14 @@ import etils.epath, filelock
 print(json.dumps({"searched": searched, "packages": len(list(importlib.metadata.distributions())) > 20}))
 """
 
+# What a start runs before jax is imported, or beside its import.
+BESIDE_JAX = """
+import json, sys
+import service.bundles.prefetch, service.checkpoint.load, service.checkpoint.tokenizer_files
+import service.server.pool.opening, service.server.app, service.start.load
+print(json.dumps("jax" in sys.modules))
+"""
+
 
 def begin(code: str = BEGIN, **variables: str) -> Any:
     dropped = ("OPENBLAS_NUM_THREADS", "JAX_COMPILATION_CACHE_DIR")
@@ -93,6 +101,10 @@ def test_a_model_that_existed_at_the_end_of_a_start_is_freed_all_the_same():
 
 def test_jax_is_imported_without_what_only_compiling_needs_and_has_all_of_it_when_asked():
     assert begin(IMPORT_JAX) == {"searched": [], "packages": True}
+
+
+def test_what_a_start_does_beside_the_import_of_jax_does_not_import_it_first():
+    assert begin(BESIDE_JAX) is False
 
 
 def test_the_switch_leaves_process_and_imports_as_python_has_them():

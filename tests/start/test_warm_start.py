@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("cold_start")
 UNUSED = (
     *("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "safetensors", "scipy", "optax"),
     *("google.auth", "google.cloud", "huggingface_hub", "httpx", "requests", "tenacity", "yaml", "matplotlib"),
+    *("etils", "filelock", "cloudpickle"),
     *("pydantic.v1", "httptools", "websockets", "uvloop", "rich", "typer"),
     *("service.start.prewarm", "service.offline", "service.start.timeline"),
     *("service.storage.gcs.read", "service.storage.hub", "service.models.decoder"),
