@@ -35,6 +35,7 @@ class Foresight:
     """What was proposed for a sequence, and how good proposals have been."""
 
     acceptance: list[float]  # of each proposer, the mean share of tokens that came as proposed
+    num_seen: list[int]  # of each proposer, tokens that were compared
     num_compared: int = 0  # tokens of the sequence
     proposal: list[int] = field(default_factory=list)  # for the tokens after those
     proposer: int = 0  # which one it is of
@@ -171,7 +172,7 @@ class Speculation:
             rates = [proposer.first_acceptance for proposer in self._proposers]
             self._model_acceptance += WEIGHT_OF_HOPE * (MODEL_ACCEPTANCE - self._model_acceptance)
             rates.append(self._model_acceptance)
-            foresight = self._foresight[sequence] = Foresight(rates)
+            foresight = self._foresight[sequence] = Foresight(rates, [0] * len(rates))
         known, proposal, rates = sequence.known_ids, foresight.proposal, foresight.acceptance
         if foresight.num_compared == len(known):
             return foresight
@@ -179,10 +180,15 @@ class Speculation:
         for place, token_id in enumerate(came):
             if place == len(proposal):
                 break
-            is_right = proposal[place] == token_id
-            rates[foresight.proposer] += WEIGHT_OF_LATEST * (is_right - rates[foresight.proposer])
-            if foresight.proposer == self._number_of_model:
+            is_right, number = proposal[place] == token_id, foresight.proposer
+            weight = WEIGHT_OF_LATEST
+            if number == self._number_of_model:
                 self._model_acceptance += WEIGHT_OF_TOKEN * (is_right - self._model_acceptance)
+            elif not is_right:
+                # A first acceptance is a guess: it is given up with the first tokens that are wrong.
+                weight = max(weight, 1 / (2 + foresight.num_seen[number]))
+            rates[number] += weight * (is_right - rates[number])
+            foresight.num_seen[number] += 1
             if not is_right:
                 proposal.clear()
                 break

@@ -238,4 +238,16 @@ def test_costs_are_those_of_the_step_with_room_for_as_many_rows():
     assert costs.decode_s(7) == 0.02
     assert costs.more_s(1, 7) == pytest.approx(0.03)
     assert costs.more_s(2, 30) == pytest.approx(0.10)
-    assert costs.more_s(2, 8) == 0
+    assert costs.more_s(2, 8) == pytest.approx(0.03), "it takes no less than what does less"
+    assert costs.more_s(1, 2) == pytest.approx(0.03 / 4), "nor than its part of what does more"
+
+
+def test_a_source_that_is_always_wrong_is_given_up_after_a_few_drafts():
+    sequence, speculation = decoding(), adaptive([saying([5] * 9)])
+    num_drafts = 0
+    for _ in range(300):
+        for length in lengths(speculation.choose([sequence])):
+            num_drafts += 1
+            speculation.observe(1, 1, 1 + length, 2 * DECODE_S)
+        go_on(speculation, sequence, [9])
+    assert num_drafts <= 2
