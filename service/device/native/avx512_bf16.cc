@@ -34,24 +34,9 @@ void Round(const float* values, int64_t count, uint16_t* rounded) {
   }
 }
 
-// As in float32, and rounded. The table is there twice, so that one more bit of an index means nothing.
-void WidenTo(const FourBits& row, uint16_t* out) {
-  const uint8_t* values = row.values;
-  for (int64_t group = 0; group < row.num_groups; ++group) {
-    const __m512 centered = _mm512_sub_ps(_mm512_load_ps(kFourBits), _mm512_set1_ps(row.zero[group]));
-    const __m512 wide = _mm512_mul_ps(centered, _mm512_set1_ps(row.scale[group]));
-    const __m512i numbers = _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(wide));
-    for (int64_t i = 0; i < row.group; i += kWidened, values += kWidened / 2, out += kWidened) {
-      const __m512i pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values)));
-      const __m512i indices = _mm512_or_si512(pairs, _mm512_slli_epi32(pairs, 12));  // of both, in 16 bits each
-      _mm512_storeu_si512(out, _mm512_permutexvar_epi16(indices, numbers));
-    }
-  }
-}
-
 }  // namespace
 
-const RoundedProducts kAvx512BFloat16 = {Dot<Rounded>, Round, WidenTo};
+const RoundedProducts kAvx512BFloat16 = {Dot<Rounded>, Round};
 
 }  // namespace levserve
 

@@ -1,6 +1,7 @@
 // The custom calls: products of tokens in float32 with weights in float32, bfloat16, int8 or 4 bits.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "call.h"
@@ -14,13 +15,13 @@ namespace {
 // A thread multiplies a block of rows at a time. Few large blocks are read the fastest; some more than there are threads
 // even out what other processes take of them; the smallest takes as long as it takes to wake a thread.
 constexpr int64_t kBlocksPerThread = 4, kMinBlockBytes = 16 * 1024;
-constexpr int64_t kBlockRows = 8;         // a block has a multiple of these
+constexpr int64_t kBlockRows = 16;        // a block has a multiple of these
 constexpr int64_t kChunkBytes = 256 * 1024;  // of rows that several runs of tokens are multiplied by
 constexpr int64_t kWidenedBytes = 24 * 1024;  // of rows in 4 bits that are widened at a time
 constexpr int64_t kTokensPerThread = 32;  // that are narrowed at a time: whole lines of what is written
 
 // What is multiplied: tokens as they came, except where it says otherwise.
-enum class Values { kFloat32, kBFloat16, kRounded /* both in bfloat16 */, kInt8 /* both */, kInt4, kRoundedInt4 };
+enum class Values { kFloat32, kBFloat16, kRounded /* both in bfloat16 */, kInt8 /* both */, kInt4, kQuantizedInt4 };
 
 // Of 4 bits, what takes as long to multiply.
 int64_t BytesOf(Values values) {
@@ -129,6 +130,13 @@ struct Tokens {
     uint16_t* const rounded = static_cast<uint16_t*>(const_cast<void*>(product.x));
     rounded_products->round(values, product.num_in, rounded + token * product.num_in);
   }
+
+  static void QuantizeParts(const Product& product, const float* values, int64_t token) {
+    int8_t* const quantized = static_cast<int8_t*>(const_cast<void*>(product.x));
+    float* const scales = const_cast<float*>(product.token_scale);
+    int4_products->quantize(values, product.num_in, quantized + token * product.num_in,
+                            scales + token * 2 * product.num_in / kWidened);
+  }
 };
 
 void NarrowInBlocks(const CallFrame& call, const Group* groups, int64_t num_groups,
@@ -177,15 +185,12 @@ const float* ReadNumbers(const void* data, int64_t first, int64_t count, bool is
 }
 
 // Widens some rows of a weight in 4 bits, and multiplies by them while they are in the first cache.
-template <class Value>
-void MultiplyWidened(const Product& p, int64_t first_row, int64_t after_row, void (*widen)(const FourBits&, Value*),
-                     MultiplyRows multiply) {
-  const auto& [scales, zeros, num_groups, is_bfloat16] = *p.groups;
-  const int64_t fit = kWidenedBytes / (p.num_in * static_cast<int64_t>(sizeof(Value))) / kBlockRows * kBlockRows;
+void MultiplyWidened(const Product& p, int64_t first_row, int64_t after_row) {
+  const auto& [scales, zeros, num_groups, is_bfloat16, lacks_memory] = *p.groups;
+  const int64_t fit = kWidenedBytes / (p.num_in * static_cast<int64_t>(sizeof(float))) / kBlockRows * kBlockRows;
   const int64_t of_part = std::max(fit, kBlockRows);
-  const Scratch<Value> rows(of_part * p.num_in);
-  const Scratch<float> numbers(2 * num_groups);
-  if (rows.get() == nullptr || numbers.get() == nullptr) abort();  // nobody can be told from here
+  const Scratch<float> rows(of_part * p.num_in), numbers(2 * num_groups);
+  if (rows.get() == nullptr || numbers.get() == nullptr) return lacks_memory->store(true, std::memory_order_relaxed);
   std::fill_n(numbers.get(), 2 * num_groups, 0.f);
   Product part = p;
   part.weight = rows.get();
@@ -198,45 +203,43 @@ void MultiplyWidened(const Product& p, int64_t first_row, int64_t after_row, voi
                          ReadNumbers(scales, group, num_groups, is_bfloat16, numbers.get()),
                          zeros == nullptr ? zero : ReadNumbers(zeros, group, num_groups, is_bfloat16, zero), num_groups,
                          p.num_in / num_groups};
-      widen(own, rows.get() + (row - first) * p.num_in);
+      processor->widen(own, rows.get() + (row - first) * p.num_in);
     }
     part.out = p.out + first;
-    multiply(part, 0, after - first);
+    processor->multiply_float32(part, 0, after - first);
   }
 }
 
-void MultiplyInt4(const Product& p, int64_t first_row, int64_t after_row) {
-  MultiplyWidened(p, first_row, after_row, processor->widen, processor->multiply_float32);
-}
-
-void MultiplyRoundedInt4(const Product& p, int64_t first_row, int64_t after_row) {
-  MultiplyWidened(p, first_row, after_row, rounded_products->widen, rounded_products->multiply);
-}
-
-Error* MultiplyRounded(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs, Values values_of) {
-  if (rounded_products == nullptr) return Fail(call, kInvalidArgument, "this processor multiplies no bfloat16");
+// Multiplies tokens that are written in fewer bits first: in bfloat16, or in 8 bits with scales.
+Error* MultiplyNarrowed(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs, bool is_int4) {
+  if (is_int4 ? int4_products == nullptr : rounded_products == nullptr)
+    return Fail(call, kInvalidArgument, "this processor does not multiply tokens in fewer bits");
   const int64_t num_in = groups[0].product.num_in, num_parts = num_groups * num_runs;
+  const int64_t num_scales = is_int4 ? 2 * num_in / kWidened : 0, value_bytes = is_int4 ? 1 : 2;
   int64_t num_tokens = 0, first = 0;
   for (int64_t i = 0; i < num_parts; ++i) num_tokens += groups[i].product.num_tokens;
-  const Scratch<uint16_t> values(num_tokens * num_in);
-  if (values.get() == nullptr) return Fail(call, kResourceExhausted, "no memory for the tokens of a product");
+  const Scratch<char> values(num_tokens * num_in * value_bytes);
+  const Scratch<float> scales(num_tokens * num_scales);
+  if (values.get() == nullptr || scales.get() == nullptr)
+    return Fail(call, kResourceExhausted, "no memory for the tokens of a product");
   for (int64_t i = 0; i < num_parts; ++i) {
-    groups[i].product.x = values.get() + first * num_in;
+    groups[i].product.x = values.get() + first * num_in * value_bytes;
+    groups[i].product.token_scale = scales.get() + first * num_scales;
     first += groups[i].product.num_tokens;
   }
-  NarrowInBlocks(call, groups, num_parts, Tokens::Narrow<Tokens::Round>);
-  const MultiplyRows multiply = values_of == Values::kRoundedInt4 ? MultiplyRoundedInt4 : rounded_products->multiply;
-  MultiplyInBlocks(call, groups, num_groups, num_runs, multiply, BytesOf(values_of));
+  NarrowInBlocks(call, groups, num_parts, is_int4 ? Tokens::Narrow<Tokens::QuantizeParts> : Tokens::Narrow<Tokens::Round>);
+  MultiplyInBlocks(call, groups, num_groups, num_runs, is_int4 ? int4_products->multiply : rounded_products->multiply,
+                   BytesOf(is_int4 ? Values::kQuantizedInt4 : Values::kRounded));
   return nullptr;
 }
 
 // Multiplies the tokens of each group by its weight; or those of all runs by one weight.
 Error* MultiplyGiven(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs, Values values) {
   if (values == Values::kInt8) return MultiplyInt8(call, groups, num_groups, num_runs);
-  if (values == Values::kRounded || values == Values::kRoundedInt4)
-    return MultiplyRounded(call, groups, num_groups, num_runs, values);
+  if (values == Values::kRounded || values == Values::kQuantizedInt4)
+    return MultiplyNarrowed(call, groups, num_groups, num_runs, values == Values::kQuantizedInt4);
   const MultiplyRows multiply = values == Values::kBFloat16 ? processor->multiply_bfloat16
-                                : values == Values::kInt4   ? MultiplyInt4
+                                : values == Values::kInt4   ? MultiplyWidened
                                                             : processor->multiply_float32;
   MultiplyInBlocks(call, groups, num_groups, num_runs, multiply, BytesOf(values));
   return nullptr;
@@ -246,7 +249,7 @@ Error* MultiplyGiven(const CallFrame& call, Group* groups, int64_t num_groups, i
 // the optional spans.
 Error* Multiply(const CallFrame& call, Values values) {
   if (IsEmpty(*call.arguments.buffers[0], *call.results.buffers[0])) return nullptr;
-  const bool is_int4 = values == Values::kInt4 || values == Values::kRoundedInt4;
+  const bool is_int4 = values == Values::kInt4 || values == Values::kQuantizedInt4;
   const int64_t index = is_int4 ? 4 : values == Values::kInt8 ? 3 : 2;
   const Scratch<Group> runs(MaxRuns(call, index));
   if (runs.get() == nullptr) return Fail(call, kResourceExhausted, "no memory for the spans of a product");
@@ -256,15 +259,19 @@ Error* Multiply(const CallFrame& call, Values values) {
     for (int64_t run = 0; run < num_runs; ++run)
       runs.get()[run].product.weight_scale = static_cast<const float*>(call.arguments.buffers[2]->data);
   Groups groups{};
+  std::atomic<bool> lacks_memory{false};
   if (is_int4) {
     const Buffer &scale = *call.arguments.buffers[2], &zero = *call.arguments.buffers[3];
     const int64_t num_groups = scale.dims[1];
     if (num_groups == 0 || runs.get()[0].product.num_in % (num_groups * kWidened) != 0)
       return Fail(call, kInvalidArgument, "the groups of a weight in 4 bits are not whole");
-    groups = {scale.data, zero.dims[0] == 0 ? nullptr : zero.data, num_groups, scale.dtype == kBFloat16};
+    groups = {scale.data, zero.dims[0] == 0 ? nullptr : zero.data, num_groups, scale.dtype == kBFloat16,
+              &lacks_memory};
     for (int64_t run = 0; run < num_runs; ++run) runs.get()[run].product.groups = &groups;
   }
-  return MultiplyGiven(call, runs.get(), 1, num_runs, values);
+  Error* const error = MultiplyGiven(call, runs.get(), 1, num_runs, values);
+  if (!lacks_memory.load(std::memory_order_relaxed)) return error;
+  return Fail(call, kResourceExhausted, "no memory for the rows of a weight in 4 bits");
 }
 
 // Multiplies the rows of each group by its weight; groups without rows cost nothing.
@@ -325,9 +332,9 @@ EXPORT Error* levserve_linear_int4(const CallFrame* call) {
   return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kInt4);
 }
 
-// The same, with the tokens and the widened weight rounded to bfloat16.
-EXPORT Error* levserve_linear_rounded_int4(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kRoundedInt4);
+// The same, with each 32 columns of a token quantized to 8 bits.
+EXPORT Error* levserve_linear_quantized_int4(const CallFrame* call) {
+  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kQuantizedInt4);
 }
 
 // (x: float32 [row, in], weight: float32 [group, out, in], sizes: int32 [group]) -> float32 [row, out]

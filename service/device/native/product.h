@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "widen.h"
@@ -11,6 +12,7 @@ struct Groups {
   const void *scale, *zero;  // [num_out, num_groups]; zero may be null
   int64_t num_groups;
   bool is_bfloat16;
+  std::atomic<bool>* lacks_memory;  // set where rows could not be multiplied
 };
 
 // `x @ weight.T`, row by row in memory.
@@ -60,13 +62,21 @@ struct Processor {
 struct RoundedProducts {
   MultiplyRows multiply;
   void (*round)(const float* values, int64_t count, uint16_t* rounded);
-  void (*widen)(const FourBits& row, uint16_t* out);
+};
+
+// Products of tokens in 8 bits with weights in 4 bits.
+struct Int4Products {
+  MultiplyRows multiply;
+  // Writes a token where `multiply` reads it, and two scales for each `kWidened` columns.
+  void (*quantize)(const float* values, int64_t num_in, int8_t* quantized, float* scales);
 };
 
 extern const Processor kAvx2, kAvx512, kNeon, kNeonDotprod;
 extern const RoundedProducts kAvx512BFloat16;
+extern const Int4Products kAvx512Int4;
 
 extern const Processor* processor;  // null if there are no products for this one
 extern const RoundedProducts* rounded_products;  // null if it multiplies no bfloat16
+extern const Int4Products* int4_products;  // null if it multiplies none by tokens in 8 bits
 
 }  // namespace levserve

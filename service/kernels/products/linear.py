@@ -49,7 +49,7 @@ class Products:
     num_splits: NumSplits = UNSPLIT  # of wide weights
     native: NativeCode = NativeCode.NONE
     grouped: Grouped = Grouped.LOOP
-    rounds_tokens: bool = False  # to bfloat16, where they are multiplied by a weight in it
+    rounds_tokens: bool = False  # to bfloat16, where they are multiplied by a weight in it; to int8 by one in 4 bits
     widened_tokens: WidenedTokens = NEVER_WIDENED  # up to so many are multiplied as they are by weights in 8 bits
 
 
@@ -109,7 +109,7 @@ def linear(
             scale, zero = weight.scale.reshape(-1, weight.scale.shape[-1]), weight.zero
             zero = None if zero is None else zero.reshape(scale.shape)
             tokens, values = x.reshape(num_tokens, num_in), weight.values.reshape(-1, num_in)
-            native = native_int4(tokens, values, scale, zero, spans, rounds_tokens=products.rounds_tokens)
+            native = native_int4(tokens, values, scale, zero, spans, quantizes_tokens=products.rounds_tokens)
             return _as_asked(native, x, weight.values, num_in_axes, dtype)
         return _grouped_product(x, weight, products.num_splits, num_in_axes, dtype)
     if not isinstance(weight, QuantizedWeight):

@@ -18,7 +18,7 @@ from service.device.native.library import (
     GROUPED_ROUNDED_TARGET,
     INT4_TARGET,
     INT8_TARGET,
-    ROUNDED_INT4_TARGET,
+    QUANTIZED_INT4_TARGET,
     ROUNDED_TARGET,
     NativeCode,
     register_native_calls,
@@ -82,14 +82,15 @@ def native_int4(
     zero: Float[Array, "out group"] | None,
     spans: Spans | None = None,
     *,
-    rounds_tokens: bool = False,
+    quantizes_tokens: bool = False,
 ) -> Float32[Array, "token out"]:
-    """Multiply tokens by a weight in 4 bits, some rows of which are widened at a time; see `native_float32`.
+    """Multiply tokens by a weight in 4 bits; see `native_float32`.
 
-    Only for weights that `serves_int4` accepts. Tokens and the widened rows may be rounded to bfloat16.
+    Only for weights that `serves_int4` accepts. Some rows at a time are widened to float32; or each 32 columns of a
+    token are quantized to int8 with a scale, only for `NativeCode.rounds_tokens`.
     """
     zero = jnp.zeros((0, 0), scale.dtype) if zero is None else zero
-    return _call(ROUNDED_INT4_TARGET if rounds_tokens else INT4_TARGET, x, values, scale, zero, *_given(spans))
+    return _call(QUANTIZED_INT4_TARGET if quantizes_tokens else INT4_TARGET, x, values, scale, zero, *_given(spans))
 
 
 def native_grouped(

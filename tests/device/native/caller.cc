@@ -58,8 +58,27 @@ static_assert(levserve::kFloat8E4M3FN == XLA_FFI_DataType_F8E4M3FN);
 
 extern "C" {
 XLA_FFI_Handler levserve_linear_float32, levserve_linear_bfloat16, levserve_linear_rounded, levserve_linear_int8,
-    levserve_lazy_zeros, levserve_paged_attention, levserve_memory_attention;
+    levserve_linear_int4, levserve_linear_quantized_int4, levserve_lazy_zeros, levserve_paged_attention, levserve_memory_attention;
 const char* levserve_initialize(bool may_use_avx2, bool may_use_avx512, bool may_use_avx512_bf16, bool may_use_amx);
+}
+
+namespace {
+
+std::atomic<int> failing_allocation{0};  // of those to come; 0 for none
+
+}  // namespace
+
+extern "C" {
+void* __real_aligned_alloc(size_t alignment, size_t num_bytes);
+
+// The library's, as the linker is told to.
+void* __wrap_aligned_alloc(size_t alignment, size_t num_bytes) {
+  if (failing_allocation > 0 && --failing_allocation == 0) {
+    failing_allocation = -1;
+    return nullptr;
+  }
+  return __real_aligned_alloc(alignment, num_bytes);
+}
 }
 
 namespace {
@@ -88,39 +107,93 @@ uint16_t Narrow(float value) {
 }
 
 // Kinds of products.
-enum Kind { kFloat32, kBFloat16, kRounded, kInt8 };
+enum Kind { kFloat32, kBFloat16, kRounded, kInt8, kInt4, kQuantizedInt4 };
 
 // Returns how far a token, of numbers up to one, may be from what is multiplied.
 double ErrorOf(Kind kind) {
   switch (kind) {
     case kRounded: return 1.0 / 512;  // of 8 bits
-    case kInt8: return 1.0 / 254;
+    case kInt8:
+    case kQuantizedInt4: return 1.0 / 254;
     default: return 1e-5;
   }
 }
 
-// Returns whether products of some shape are those of plain loops.
-bool Multiplies(int64_t num_tokens, int64_t num_in, int64_t num_out, uint32_t seed, bool has_rounded) {
-  std::vector<float> x(num_tokens * num_in), weight(num_out * num_in), scale(num_out, 0.5f), out(num_tokens * num_out, 9);
-  std::vector<int8_t> values(num_out * num_in);
-  std::vector<uint16_t> halves(num_out * num_in);
-  for (float& value : x) value = Random(&seed);
-  for (size_t i = 0; i < weight.size(); ++i) {
-    weight[i] = values[i] = static_cast<int8_t>(Random(&seed) * 128);
-    halves[i] = Narrow(weight[i]);
+// A weight in every type that has products, and what calls read beside it. In 4 bits it is a half, its zero point.
+struct Weight {
+  std::vector<int64_t> dims;
+  int64_t num_groups;  // 0 if rows have no whole groups
+  std::vector<float> numbers, scale, zero;
+  std::vector<int8_t> values;
+  std::vector<uint16_t> halves, group_scale;
+  std::vector<uint8_t> nibbles;
+
+  Weight(int64_t num_out, int64_t num_in, uint32_t* seed)
+      : dims{num_out, num_in}, num_groups(num_in % 32 == 0 ? num_in / 32 : 0), numbers(num_out * num_in),
+        scale(num_out, 0.5f), zero(num_out * num_groups, 0.5f), values(numbers.size()), halves(numbers.size()),
+        group_scale(zero.size()), nibbles(numbers.size() / 2) {
+    for (uint16_t& number : group_scale) number = Narrow(Random(seed) > 0 ? 1 : 0.5f);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = values[i] = static_cast<int8_t>(Random(seed) * 128);
+      halves[i] = Narrow(numbers[i]);
+      if (i / 2 < nibbles.size()) nibbles[i / 2] |= (values[i] & 15) << i % 2 * 4;
+    }
   }
-  const std::vector<int64_t> dims{num_out, num_in};
+
+  float Number(Kind kind, int64_t row, int64_t column) const {
+    const int64_t i = row * dims[1] + column;
+    if (kind == kInt8) return numbers[i] * 0.5f;
+    if (kind != kInt4 && kind != kQuantizedInt4) return numbers[i];
+    const float value = (values[i] & 15) - (values[i] & 8 ? 16 : 0);
+    const bool has_zero = kind == kInt4;
+    return (value - (has_zero ? 0.5f : 0)) * (group_scale[i / 32] == Narrow(1) ? 1 : 0.5f);
+  }
+};
+
+// Multiplies by a weight in some type; returns the error's code.
+int MultiplyBy(Kind kind, const Array& tokens, Weight& weight, const Array& result) {
+  const auto of = [&](XLA_FFI_DataType type, void* data) { return Array{weight.dims, type, data}; };
+  const std::vector<int64_t> groups{weight.dims[0], weight.num_groups};
+  std::vector<float> scales(weight.zero.size());
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = weight.group_scale[i] == Narrow(1) ? 1 : 0.5f;
+  switch (kind) {
+    case kFloat32: return Call(levserve_linear_float32, {tokens, of(XLA_FFI_DataType_F32, weight.numbers.data())}, {result});
+    case kBFloat16: return Call(levserve_linear_bfloat16, {tokens, of(XLA_FFI_DataType_BF16, weight.halves.data())}, {result});
+    case kRounded: return Call(levserve_linear_rounded, {tokens, of(XLA_FFI_DataType_BF16, weight.halves.data())}, {result});
+    case kInt8: {
+      const Array scale{{weight.dims[0]}, XLA_FFI_DataType_F32, weight.scale.data()};
+      return Call(levserve_linear_int8, {tokens, of(XLA_FFI_DataType_S8, weight.values.data()), scale}, {result});
+    }
+    case kInt4: {
+      const Array scale{groups, XLA_FFI_DataType_F32, scales.data()}, zero{groups, XLA_FFI_DataType_F32, weight.zero.data()};
+      return Call(levserve_linear_int4, {tokens, of(XLA_FFI_DataType_S4, weight.nibbles.data()), scale, zero}, {result});
+    }
+    default: {
+      const Array scale{groups, XLA_FFI_DataType_BF16, weight.group_scale.data()};
+      const Array none{{0, 0}, XLA_FFI_DataType_BF16, nullptr};
+      return Call(levserve_linear_quantized_int4, {tokens, of(XLA_FFI_DataType_S4, weight.nibbles.data()), scale, none}, {result});
+    }
+  }
+}
+
+// What a processor multiplies by beside float32, bfloat16, int8 and widened 4 bits.
+struct Offered {
+  bool rounded, quantized_int4;
+
+  bool Has(Kind kind) const { return kind == kRounded ? rounded : kind == kQuantizedInt4 ? quantized_int4 : true; }
+};
+
+// Returns whether products of some shape are those of plain loops, and errors where there are none.
+bool Multiplies(int64_t num_tokens, int64_t num_in, int64_t num_out, uint32_t seed, Offered offered) {
+  std::vector<float> x(num_tokens * num_in), out(num_tokens * num_out, 9);
+  for (float& value : x) value = Random(&seed);
+  Weight weight(num_out, num_in, &seed);
   const Array tokens{{num_tokens, num_in}, XLA_FFI_DataType_F32, x.data()};
-  const Array scales{{num_out}, XLA_FFI_DataType_F32, scale.data()};
   const Array result{{num_tokens, num_out}, XLA_FFI_DataType_F32, out.data()};
-  const Array in_float32{dims, XLA_FFI_DataType_F32, weight.data()}, in_bfloat16{dims, XLA_FFI_DataType_BF16, halves.data()};
-  const Array in_int8{dims, XLA_FFI_DataType_S8, values.data()};
-  for (const Kind kind : {kFloat32, kBFloat16, kRounded, kInt8}) {
-    const int code = kind == kFloat32   ? Call(levserve_linear_float32, {tokens, in_float32}, {result})
-                     : kind == kBFloat16 ? Call(levserve_linear_bfloat16, {tokens, in_bfloat16}, {result})
-                     : kind == kRounded  ? Call(levserve_linear_rounded, {tokens, in_bfloat16}, {result})
-                                         : Call(levserve_linear_int8, {tokens, in_int8, scales}, {result});
-    if (kind == kRounded && !has_rounded && num_in > 0) {
+  for (const Kind kind : {kFloat32, kBFloat16, kRounded, kInt8, kInt4, kQuantizedInt4}) {
+    const bool is_int4 = kind == kInt4 || kind == kQuantizedInt4;
+    const int code = MultiplyBy(kind, tokens, weight, result);
+    if (num_in > 0 && (!offered.Has(kind) || (is_int4 && weight.num_groups == 0))) {
       if (code != XLA_FFI_Error_Code_INVALID_ARGUMENT) return false;
       continue;
     }
@@ -129,12 +202,32 @@ bool Multiplies(int64_t num_tokens, int64_t num_in, int64_t num_out, uint32_t se
       for (int64_t o = 0; o < num_out; ++o) {
         double sum = 0, most = 0;
         for (int64_t i = 0; i < num_in; ++i) {
-          sum += static_cast<double>(x[t * num_in + i]) * weight[o * num_in + i];
-          most += std::fabs(weight[o * num_in + i]);  // no token is larger than one
+          const double number = weight.Number(kind, o, i);
+          sum += x[t * num_in + i] * number;
+          most += std::fabs(number) + (kind == kQuantizedInt4);  // no token is larger than one
         }
-        const double factor = kind == kInt8 ? 0.5 : 1;
-        if (!(std::fabs(factor * sum - out[t * num_out + o]) <= factor * most * ErrorOf(kind) * 1.01)) return false;
+        if (!(std::fabs(sum - out[t * num_out + o]) <= most * ErrorOf(kind) * 1.01)) return false;
       }
+    }
+  }
+  return true;
+}
+
+// Returns whether products of which any one allocation fails are errors, or right nevertheless.
+bool ReportsLackOfMemory(Offered offered) {
+  for (const Kind kind : {kFloat32, kBFloat16, kRounded, kInt8, kInt4, kQuantizedInt4}) {
+    if (!offered.Has(kind)) continue;
+    uint32_t seed = 7;
+    Weight weight(50, 64, &seed);
+    std::vector<float> x(3 * 64, 1), out(3 * 50), right(out.size());
+    const Array tokens{{3, 64}, XLA_FFI_DataType_F32, x.data()};
+    if (MultiplyBy(kind, tokens, weight, {{3, 50}, XLA_FFI_DataType_F32, right.data()})) return false;
+    for (int fails = 1;; ++fails) {
+      failing_allocation = fails;
+      const int code = MultiplyBy(kind, tokens, weight, {{3, 50}, XLA_FFI_DataType_F32, out.data()});
+      const bool has_failed = failing_allocation.exchange(0) <= 0;
+      if (code ? code != XLA_FFI_Error_Code_RESOURCE_EXHAUSTED || !has_failed : out != right) return false;
+      if (!has_failed) break;
     }
   }
   return true;
@@ -252,15 +345,18 @@ int main() {
     if (std::strcmp(found, "base") == 0 || std::strcmp(found, before) == 0) continue;
     before = found;
     const bool has_rounded = std::strcmp(found, "avx512_bf16") == 0 || std::strcmp(found, "amx") == 0;
-    is_right &= Check(ClearsPages(), "zeros") & Check(Multiplies(3, 0, 5, 1, has_rounded), "empty rows");
+    const Offered offered{has_rounded, has_rounded || std::strcmp(found, "avx512") == 0};
+    is_right &= Check(ClearsPages(), "zeros") & Check(Multiplies(3, 0, 5, 1, offered), "empty rows");
+    is_right &= Check(ReportsLackOfMemory(offered), "lack of memory");
     for (const int threads : {1, 4, 64}) {
       num_threads = threads;
       std::atomic<bool> all_right{true};
       std::vector<std::thread> callers;
       for (uint32_t caller = 0; caller < 3; ++caller) {
-        callers.emplace_back([caller, has_rounded, &all_right] {
+        callers.emplace_back([caller, offered, &all_right] {
           for (uint32_t i = 0; i < 12; ++i)
-            if (!Multiplies(1 + i % 40, 1 + (i * 37 + caller) % 600, 1 + i * 29 % 700, i, has_rounded) ||
+            if (!Multiplies(1 + i % 40, 1 + (i * 37 + caller) % 600, 1 + i * 29 % 700, i, offered) ||
+                !Multiplies(1 + i % 23, 32 * (1 + (i + caller) % 20), 1 + i * 29 % 200, i, offered) ||
                 !Attends(kTypes[(i + caller) % 4], 1 + i % 3, 1 + i % 5 * 9, i * 67 % 1300, i))
               all_right = false;
         });

@@ -37,7 +37,7 @@ def compile_caller(folder: Path, *flags: str, compiler: str = "g++", machine: st
         instructions = INSTRUCTIONS[machine].get(source.name, ())
         command = [compiler, *FLAGS, '-DLEVSERVE_SOURCES=""', *instructions, *flags]
         subprocess.run([*command, "-c", str(source), "-o", objects[-1]], check=True)
-    return compile_test(folder, "caller.cc", *flags, *objects, compiler=compiler)
+    return compile_test(folder, "caller.cc", *flags, "-Wl,--wrap=aligned_alloc", *objects, compiler=compiler)
 
 
 def compile_test(folder: Path, name: str, *arguments: str, compiler: str = "g++") -> str:
