@@ -14,6 +14,7 @@ from service.models.weight_spec import FLOAT32, FP4, INT4, TensorSource, WeightS
 INT8, FP8, BFLOAT16 = (np.dtype(each) for each in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16))
 # Values of a row whose sums int32 holds; a checkpoint's own int8 may have -128.
 MAX_INT8_ROW = (2**31 - 1) // (INT8_MAX * (INT8_MAX + 1))
+STACKED_AXES = 3  # of a tensor that holds all experts
 GROUP_COLUMNS = 32  # with a scale and a zero point, where a weight that is wide in a checkpoint becomes 4 bits
 
 
@@ -38,13 +39,14 @@ def kept_storage(
         storage: how the checkpoint stores them; None if it does not quantize them.
         quantization: as requested.
         platform: that of the devices, such as `gpu`.
-        num_devices: that share the weights. Several keep no experts in 4 bits: shares may not be of whole groups.
+        num_devices: that share the weights. Several keep neither experts nor FP4 in 4 bits: shares may not be of whole
+            groups, and XLA reads no FP4 inside a product.
     """
     if storage is None or storage.obstacle_to_four_bits is not None:
         return storage
     is_kept = quantization is Quantization.INT4 or (quantization is Quantization.NONE and platform == "gpu")
-    keeps_experts = is_kept and num_devices == 1
-    return replace(storage, is_kept=keeps_experts if storage.holds_experts else is_kept, keeps_experts=keeps_experts)
+    is_undivided = is_kept and num_devices == 1
+    return replace(storage, is_kept=is_undivided if storage.is_fp4 else is_kept, keeps_undivided=is_undivided)
 
 
 def layers_quantization(quantization: Quantization, storage: LayerStorage | None) -> Quantization:
@@ -90,7 +92,7 @@ def quantized_specs(
     for spec in specs:
         stored = spec if storage is None or not spec.name.startswith("layers.") else _stored(spec, storage)
         is_stored = any(source.is_int8 or source.packing for source in stored.sources)
-        is_exact = storage is not None and storage.is_exact
+        is_exact = all(source.packing is not None and source.packing.is_exact for source in stored.sources)
         if any(source.packing is not None and source.packing.is_kept for source in stored.sources):
             made += _grouped(stored, dtype)
         elif quantization is Quantization.INT4 and storage is None and _has_groups(spec):
@@ -111,10 +113,11 @@ def _stored(spec: WeightSpec, storage: LayerStorage) -> WeightSpec:
         len({None if each is None else (each.encoding, each.bits, each.block, each.has_zeros) for each in found}) == 1
     )
     can_stay = all(
-        each is not None and each.obstacle_to_four_bits is None and each.misfit(source.shape) is None
+        each is not None and each.own_obstacle_to_four_bits is None and each.misfit(source.shape) is None
         for each, source in zip(found, spec.sources, strict=True)
     )
-    may_stay = storage.keeps_experts if "expert" in spec.axes else storage.is_kept
+    is_fp4 = any(each is not None and each.is_fp4 for each in found)
+    may_stay = storage.keeps_undivided if is_fp4 or "expert" in spec.axes else storage.is_kept
     is_kept = may_stay and is_whole and can_stay
     sources = []
     for source, each in zip(spec.sources, found, strict=True):
@@ -123,7 +126,11 @@ def _stored(spec: WeightSpec, storage: LayerStorage) -> WeightSpec:
         elif each.encoding is Encoding.INT8:
             sources.append(replace(source, is_int8=True))
         else:
-            sources.append(replace(source, packing=replace(each, is_kept=is_kept), is_transposed=False))
+            # Of the formats that are packed, ModelOpt's alone has stacks of experts as they are in the wide checkpoint.
+            is_of_modelopt = each.encoding is Encoding.NVFP4 and not each.is_divided
+            is_transposed = source.is_transposed and is_of_modelopt and len(source.shape) == STACKED_AXES
+            packing = replace(each, is_kept=is_kept, is_transposed=is_transposed)
+            sources.append(replace(source, packing=packing, is_transposed=False))
     return replace(spec, sources=tuple(sources))
 
 
@@ -148,9 +155,8 @@ def _grouped(spec: WeightSpec, dtype: np.dtype) -> Iterator[WeightSpec]:
     storage, num_in = spec.sources[0].packing, spec.shape[-1]
     assert storage is not None, "only packed weights have groups"
     num_groups = num_in // storage.group_size(num_in)
-    is_mxfp4 = storage.encoding is Encoding.MXFP4
-    # The exponents of MXFP4 go beyond those of float16.
-    scale_dtype = FLOAT32 if is_mxfp4 and dtype == np.float16 else dtype
+    # The exponents of MXFP4 and the products of NVFP4's scales go beyond those of float16.
+    scale_dtype = FLOAT32 if storage.is_fp4 and dtype == np.float16 else dtype
 
     def of_groups(name: str, source_name: Callable[[str], str]) -> WeightSpec:
         sources = (
@@ -168,7 +174,7 @@ def _grouped(spec: WeightSpec, dtype: np.dtype) -> Iterator[WeightSpec]:
             name, spec.axes, (*spec.shape[:-1], num_groups), tuple(sources), spec.concat_axis, scale_dtype
         )
 
-    yield replace(spec, dtype=FP4 if is_mxfp4 else INT4, scale=scale_name(spec.name))
+    yield replace(spec, dtype=FP4 if storage.is_fp4 else INT4, scale=scale_name(spec.name))
     yield of_groups(scale_name(spec.name), scale_name)
     if storage.has_zeros:
         yield of_groups(zero_name(spec.name), zero_name)

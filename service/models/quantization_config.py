@@ -21,7 +21,7 @@ READERS = {
     "fp8": read_fp8,
     "gptq": read_gptq,
     "modelopt": read_modelopt,
-    "modelopt_fp8": read_modelopt,
+    **dict.fromkeys(("modelopt_fp4", "modelopt_fp8", "modelopt_mixed"), read_modelopt),
     "mxfp4": read_mxfp4,
 }
 # Files of the programs that quantize, which stand for a `quantization_config` where `config.json` has none, and the
@@ -32,7 +32,6 @@ QUANTIZATION_FILES = {
     "hf_quant_config.json": "modelopt",
 }
 # What the methods are called by those who use them, where the name in the file says less.
-_NVFP4 = "NVFP4 (numbers of 4 bits with scales in FP8)"
 CALLED = {
     "bitsandbytes": "bitsandbytes",
     "eetq": "EETQ (int8)",
@@ -40,8 +39,6 @@ CALLED = {
     "torchao": "torchao",
     "gguf": "GGUF",
     "mlx": "MLX",
-    "modelopt_fp4": _NVFP4,
-    "nvfp4": _NVFP4,
     **dict.fromkeys(("auto-round", "intel/auto-round", "inc"), "AutoRound"),
     "exl2": "ExLlamaV2",
     "exl3": "ExLlamaV3",
@@ -55,8 +52,6 @@ CALLED = {
     "vptq": "VPTQ",
     "spqr": "SpQR",
 }
-# How compressed-tensors and ModelOpt name formats that people know by other names.
-FORMATS = {"nvfp4-pack-quantized": _NVFP4, "mxfp4-pack-quantized": "MXFP4 of compressed-tensors", "NVFP4": _NVFP4}
 
 
 def quantization_of(values: Mapping[str, Any]) -> Any:
@@ -88,10 +83,8 @@ def read_layer_storage(uri: str, values: Mapping[str, Any]) -> LayerStorage | No
         return None
     if not isinstance(config, Mapping):
         raise refusal(uri, f"{KEY} = {config!r} is not served")
-    inner = config.get("quantization")
-    algorithm = config.get("quant_algo") or (inner.get("quant_algo") if isinstance(inner, Mapping) else None)
-    method, form = config.get("quant_method"), config.get("format") or algorithm
-    if form == "dense":
+    method = config.get("quant_method")
+    if config.get("format") == "dense":
         return None
     if method is None:
         # Source: transformers `quantizers/auto.py` (from_dict); mlx_lm `utils.py` (save_config)
@@ -99,8 +92,6 @@ def read_layer_storage(uri: str, values: Mapping[str, Any]) -> LayerStorage | No
         method = "bitsandbytes" if is_bitsandbytes else "mlx" if {"group_size", "bits"} <= config.keys() else None
     if not isinstance(method, str):
         raise refusal(uri, f"{KEY}.quant_method = {method!r} is not served")
-    if isinstance(form, str) and form in FORMATS:
-        raise refusal(uri, f"the weights are quantized in {FORMATS[form]} ({form}), which is not served")
     if method == "compressed-tensors":
         return read_compressed_tensors(uri, config, is_tied=bool(values.get("tie_word_embeddings")))
     if method in READERS:

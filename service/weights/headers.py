@@ -22,6 +22,7 @@ from service.weights.strided import transposed_entry
 PARTS_PER_TENSOR, OTHER_TENSORS = 8, 4096
 SAFETENSORS_SUFFIX = ".safetensors"
 MAX_ZEROS_BYTES = 1 << 20  # of a bias; those of rows in a model's widest layer have less
+SCALES = ("scales", "tensor_scale")  # roles of tensors that programs store with more or fewer axes of size 1
 COPY = "copy {} of {}"  # among the entries of a file: a tensor that must equal another
 
 
@@ -203,7 +204,7 @@ def check_shapes(uri: str, specs: Iterable[WeightSpec], shapes: Mapping[str, tup
             raise MalformedCheckpoint(uri, source.name, f"has shape {list(source.shape)}; {source.misfit}.")
     for tensor in (tensor for source in sources for tensor in source.stored):
         shape = shapes[tensor.name]
-        if shape != tensor.shape and not (tensor.role == "scales" and _is_one(shape, tensor.shape)):
+        if shape != tensor.shape and not (tensor.role in SCALES and _is_one(shape, tensor.shape)):
             reason = f"has shape {list(shape)}; config.json makes it {list(tensor.shape)}."
             raise MalformedCheckpoint(uri, tensor.name, reason)
 

@@ -34,7 +34,10 @@ HARMLESS = tuple(
         ),
         # Activations are quantized by token or not at all. Source: AutoFP8, llm-compressor, fbgemm, ModelOpt and
         # transformers `integrations/finegrained_fp8.py` (names of tensors).
-        (r"\.(input|act|activation|output)_(scale|zero_point|scale_ub)$|\.azp_adj$", "scales of static activations"),
+        (
+            r"(\.|_proj_)(input|act|activation|output)_(scale|global_scale|zero_point|scale_ub)$|\.azp_adj$",
+            "scales of static activations",
+        ),
         # Source: peft `utils/other.py` (ModulesToSaveWrapper): what `modules_to_save` replaces.
         (r"(^|\.)original_module\.", "modules that PEFT's trained copies replace"),
         # BERT's head of sentences, and SigLIP's, which makes one vector of a picture.

@@ -14,6 +14,8 @@ type Written = tuple[dict[str, np.ndarray], np.ndarray]
 
 F8 = ml_dtypes.float8_e4m3fn
 LARGEST_F8 = 448
+# Of float4_e2m1fn, by its bits. Source: Open Compute Project 2023, "OCP Microscaling Formats (MX) Specification", 5.3.3
+FP4_NUMBERS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 # Source: https://github.com/casper-hansen/AutoAWQ/blob/main/awq/modules/linear/gemm.py (order_map)
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
@@ -116,6 +118,44 @@ def gptq(bits: int = 4, *, is_v2: bool = False, seed: int | None = None, has_zer
     return write
 
 
+def fp4(weight: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest numbers of 4 bits in pairs of rows [..., out, in / 2], and what they stand for."""
+    groups = weight.reshape(*scales.shape, -1)
+    codes = np.abs(groups[..., None] / scales[..., None, None] - FP4_NUMBERS).argmin(-1)
+    wide = FP4_NUMBERS[codes] * scales[..., None]
+    flat = codes.reshape(weight.shape)
+    return (flat[..., 0::2] + 16 * flat[..., 1::2]).astype(np.uint8), wide.reshape(weight.shape).astype(np.float32)
+
+
+def nvfp4(*, is_divided: bool) -> Callable[[np.ndarray], Written]:
+    """Quantize as compressed-tensors does, whose scale of a tensor divides, or as ModelOpt, whose scale multiplies."""
+
+    def write(weight: np.ndarray) -> Written:
+        largest = np.abs(weight.reshape(*weight.shape[:-1], -1, 16)).max(-1)
+        of_tensor = np.float32(largest.max() / (6 * LARGEST_F8))
+        of_tensor = np.float32(1) / of_tensor if is_divided else of_tensor
+        scales = np.clip(largest / 6 * of_tensor if is_divided else largest / 6 / of_tensor, 2**-9, LARGEST_F8).astype(
+            F8
+        )
+        own = scales.astype(np.float32)
+        packed_pairs, wide = fp4(weight, own / of_tensor if is_divided else own * of_tensor)
+        if is_divided:
+            made = {"weight_packed": packed_pairs, "weight_global_scale": np.full(1, of_tensor)}
+            return made | {"weight_scale": scales, "input_global_scale": np.full(1, 300, np.float32)}, wide
+        made = {"weight": packed_pairs, "weight_scale_2": np.array(of_tensor)}
+        return made | {"weight_scale": scales, "input_scale": np.array(0.02, np.float32)}, wide
+
+    return write
+
+
+def mxfp4(weight: np.ndarray) -> Written:
+    """Quantize as compressed-tensors does, with the exponent of each 32 columns."""
+    largest = np.abs(weight.reshape(len(weight), -1, 32)).max(-1)
+    exponents = np.floor(np.log2(largest)) - 2
+    packed_pairs, wide = fp4(weight, (2.0**exponents).astype(np.float32))
+    return {"weight_packed": packed_pairs, "weight_scale": (exponents + 127).astype(np.uint8)}, wide
+
+
 def compressed_config(form: str, weights: dict[str, Any], activations: dict[str, Any] | None) -> dict[str, Any]:
     args = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "group_size": None}
     group = {
@@ -137,6 +177,27 @@ def integer_config(group_size: int | None, bits: int = 4, *, symmetric: bool = T
     return compressed_config("pack-quantized", weights | {"strategy": "group" if group_size else "channel"}, None)
 
 
+def fp4_config(form: str, *, activations: bool) -> dict[str, Any]:
+    """As compressed-tensors 0.20 writes it."""
+    is_nv = form.startswith("nv")
+    args = {
+        **{"num_bits": 4, "group_size": 16 if is_nv else 32, "strategy": "tensor_group" if is_nv else "group"},
+        "scale_dtype": "torch.float8_e4m3fn" if is_nv else "torch.uint8",
+    }
+    return compressed_config(form, args, args | {"dynamic": "local" if is_nv else True} if activations else None)
+
+
+def modelopt_config(algorithm: str | None, **fields: Any) -> dict[str, Any]:
+    """As ModelOpt writes it into `config.json`."""
+    args = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}
+    group = {"input_activations": args, "weights": args, "targets": ["Linear"]}
+    return {
+        **{"quant_method": "modelopt", "quant_algo": algorithm, "config_groups": {"group_0": group}},
+        **{"ignore": ["lm_head"], "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}},
+        "producer": {"name": "modelopt", "version": "0.39.0"},
+    } | fields
+
+
 def gptq_config(bits: int = 4, **fields: Any) -> dict[str, Any]:
     return {"quant_method": "gptq", "bits": bits, "group_size": 64, "desc_act": False, "sym": False} | fields
 
@@ -154,6 +215,11 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Written]]] = {
     "w4a16 asymmetric": (integer_config(64, symmetric=False), compressed(64, has_zeros=True)),
     "w4a16 in order of activations": (integer_config(64, actorder="group"), compressed(64, seed=1)),
     "w8a16": (integer_config(128, 8), compressed(128, 8)),
+    "nvfp4": (fp4_config("nvfp4-pack-quantized", activations=True), nvfp4(is_divided=True)),
+    "nvfp4 of weights": (fp4_config("nvfp4-pack-quantized", activations=False), nvfp4(is_divided=True)),
+    "nvfp4 of modelopt": (modelopt_config("NVFP4"), nvfp4(is_divided=False)),
+    "fp8 by row of modelopt": (modelopt_config("FP8_PER_CHANNEL_PER_TOKEN"), fp8((1, 0), "_scale")),
+    "fp8 in blocks of modelopt": (modelopt_config("FP8_PB_WO"), fp8((128, 128), "_scale")),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}, awq),
     "gptq": (gptq_config(), gptq()),
     "gptq with desc_act": (gptq_config(desc_act=True), gptq(seed=2)),
@@ -161,4 +227,9 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Written]]] = {
         gptq_config(8, checkpoint_format="gptq_v2", sym=True),
         gptq(8, is_v2=True, has_zeros=False),
     ),
+}
+# Exact in every type, so that weights are not quantized anew.
+EXACT: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Written]]] = {
+    "mxfp4": (fp4_config("mxfp4-pack-quantized", activations=True), mxfp4),
+    "mxfp4 of weights": (fp4_config("mxfp4-pack-quantized", activations=False), mxfp4),
 }

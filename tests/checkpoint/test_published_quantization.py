@@ -154,9 +154,6 @@ def test_a_configuration_of_nothing_is_none(config: dict[str, Any]):
     assert read_layer_storage("m", {"quantization_config": config}) is None
 
 
-NVFP4 = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}
-
-
 @pytest.mark.parametrize(
     ("config", "named"),
     [
@@ -164,8 +161,6 @@ NVFP4 = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4
         ({"group_size": 64, "bits": 4}, r"by MLX .* have mlx_lm.convert"),
         ({"quant_method": "intel/auto-round", "bits": 4}, "by AutoRound"),
         ({"quant_method": "exl2", "bits": 4.0}, "by ExLlamaV2"),
-        ({"quant_method": "modelopt", **NVFP4}, "in NVFP4"),
-        ({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}, "in MXFP4 of compressed-tensors"),
     ],
 )
 def test_what_is_not_served_is_named_as_people_call_it(config: dict[str, Any], named: str):

@@ -138,12 +138,7 @@ def cast(tensor: str, dtype: Any) -> Callable[[dict[str, np.ndarray]], None]:
         ("gptq", lambda tensors: tensors.pop(f"{OUTPUT}.g_idx"), MalformedCheckpoint, "o_proj.g_idx: is missing"),
         ("awq", lambda tensors: tensors.pop(f"{OUTPUT}.qzeros"), MalformedCheckpoint, "o_proj.qzeros: is missing"),
         ("w4a16", added(f"{UP}.weight_zero_point"), MalformedCheckpoint, "weight_zero_point: 1 tensors .* no place"),
-        (
-            "fp8 by row",
-            added(f"{UP}.input_global_scale"),
-            MalformedCheckpoint,
-            "input_global_scale: 1 tensors .* no place",
-        ),
+        ("fp8 by row", added(f"{UP}.weight_global_scale"), MalformedCheckpoint, "weight_global_scale: 1 .* no place"),
     ],
 )
 def test_tensors_that_are_wrong_are_refused_by_name(name: str, change: Any, error: Any, message: str, tmp_path: Path):

@@ -26,7 +26,7 @@ from service.kernels.cache_layout import CacheLayout
 from service.kernels.gpu import TritonAttention
 from service.kernels.paging import Paging
 from service.kernels.products.linear import choose_products, linear
-from service.kernels.products.quantized import FP8, GroupedWeight, QuantizedWeight, choose_fp8_products
+from service.kernels.products.quantized import FP4, FP8, GroupedWeight, QuantizedWeight, choose_fp8_products
 from service.kernels.tpu_kv8 import Kv8Attention
 from service.start.devices import use_target
 from tests.device_targets.hlo import ARRAY, INSTRUCTION, count_kernels, num_elements
@@ -61,6 +61,12 @@ def main(target: str) -> None:
             lowered = product.lower(make((num_tokens, NUM_IN), jnp.bfloat16), weight)
             compiled = lowered.compile(compiler_options(device, widens_weights=True))
             report["products"][f"int4 in {num_groups} groups, {num_tokens}"] = facts_of(compiled)
+    if is_gpu:
+        for num_tokens in NUM_TOKENS:
+            make = functools.partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
+            weight = GroupedWeight(make((NUM_OUT, NUM_IN), FP4), make((NUM_OUT, NUM_IN // 16), jnp.bfloat16), None)
+            compiled = product.lower(make((num_tokens, NUM_IN), jnp.bfloat16), weight).compile(compiler_options(device))
+            report["products"][f"fp4, {num_tokens}"] = facts_of(compiled)
     kernels = {dtype: TritonAttention() if is_gpu else Kv8Attention(jnp.dtype(dtype).name) for dtype in (jnp.int8, FP8)}
     report["attention"] = {
         jnp.dtype(dtype).name: facts_of(compiled_attention(SingleDeviceSharding(device), kernel, dtype))

@@ -24,7 +24,7 @@ def test_a_product_reads_the_octets_of_its_weight_and_keeps_no_wider_copy(platfo
     report = compile_products(platform, target)
     assert report["fp8"] == fp8
     name_of = {"int8": "s8", "fp8": "f8e4m3fn"}  # in HLO
-    in_4_bits = {name: facts for name, facts in report["products"].items() if name.startswith("int4")}
+    in_4_bits = {name: facts for name, facts in report["products"].items() if name.startswith(("int4", "fp4"))}
     if platform == "gpu":
         # Products of any number of tokens, whose tiles are not the smallest.
         assert [name for name, facts in in_4_bits.items() if facts["kept"]] == []

@@ -9,7 +9,7 @@ from service.errors import UnsupportedModel
 from service.models.quantization_config import read_layer_storage
 from service.models.stored.layers import Encoding, LayerStorage
 from service.models.stored.modules import inside
-from tests.checkpoint.quantized_formats import FORMATS
+from tests.checkpoint.quantized_formats import FORMATS, fp4_config, modelopt_config
 
 ARGS = {"num_bits": 8, "type": "int", "symmetric": True, "group_size": None, "block_structure": None}
 W8A8: dict[str, Any] = {
@@ -69,6 +69,9 @@ def config_of(name: str, **fields: Any) -> dict[str, Any]:
             config_of("w4a16 asymmetric"),
             LayerStorage(Encoding.PACKED, 4, (1, 64), has_zeros=True, rules=HEAD),
         ),
+        (config_of("nvfp4"), LayerStorage(Encoding.NVFP4, 4, (1, 16), is_divided=True, rules=HEAD)),
+        (config_of("nvfp4 of modelopt"), LayerStorage(Encoding.NVFP4, 4, (1, 16), rules=(*HEAD, *HEAD))),
+        (config_of("fp8 in blocks of modelopt"), LayerStorage(Encoding.FP8, 8, (128, 128), rules=(*HEAD, *HEAD))),
         (config_of("awq", group_size=-1), LayerStorage(Encoding.AWQ, 4, has_zeros=True, rules=HEAD)),
         (
             config_of("gptq with desc_act"),
@@ -90,7 +93,31 @@ def test_a_name_of_a_module_holds_for_the_modules_in_it_and_for_no_other():
     assert storage.holds("model.layers.11.mlp.up_proj.weight")
 
 
+@pytest.mark.parametrize("prefix", ["", "model.", "model.language_model.", "language_model.model."])
+@pytest.mark.parametrize(
+    "weight", ["model.layers.0.mlp.up_proj.weight", "language_model.model.layers.0.mlp.up_proj.weight"]
+)
+def test_the_name_of_a_module_may_be_that_in_a_model_with_images(prefix: str, weight: str):
+    storage = LayerStorage(Encoding.NVFP4, rules=((inside(f"{prefix}layers.0.mlp.up_proj"), None),))
+    assert not storage.holds(weight)
+    assert storage.holds(weight.replace("up_proj", "down_proj"))
+
+
 GROUP = "config_groups.group_0"
+UNSERVED_ALGORITHMS = (
+    *("W4A8_AWQ", "W4A16_AWQ", "NVFP4_AWQ", "NVFP4_SVD", "W4A8_NVFP4_FP8", "W4A8_MXFP4_FP8", "MXFP8"),
+    *("W8A8_SQ_PER_CHANNEL", "nvfp5"),
+)
+
+
+def fp4(form: str, weights: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    config = fp4_config(f"{form}-pack-quantized", activations=True) | fields
+    config["config_groups"]["group_0"]["weights"] |= weights or {}
+    return config
+
+
+def mixed(layers: Any) -> dict[str, Any]:
+    return modelopt_config("MIXED_PRECISION", quantized_layers=layers)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +149,23 @@ GROUP = "config_groups.group_0"
         (changed("format", "marlin-24"), "format = 'marlin-24'"),
         (changed("quantization_status", "calibration"), "quantization_status = 'calibration'"),
         (changed("config_groups", {}), "config_groups should be one group"),
-        (changed("format", "nvfp4-pack-quantized"), "NVFP4"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4"),
-        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo = 'W4A8_AWQ'"),
+        (changed("format", "nvfp4-pack-quantized"), "weights.num_bits = 8"),
+        (fp4("nvfp4", weights={"group_size": 32}), "weights.group_size = 32"),
+        (fp4("nvfp4", weights={"symmetric": False}), "weights.symmetric = False"),
+        (fp4("nvfp4", weights={"strategy": "group"}), "weights.strategy = 'group'"),
+        (fp4("nvfp4", weights={"scale_dtype": "torch.uint8"}), "weights.scale_dtype = 'torch.uint8'"),
+        (fp4("nvfp4", transform_config={"config_groups": {"R1": {}}}), "transform_config = "),
+        (fp4("mxfp4", weights={"group_size": 16}), "weights.group_size = 16"),
+        (fp4("mxfp4", weights={"scale_dtype": "torch.float8_e4m3fn"}), "weights.scale_dtype = "),
+        (modelopt_config("NVFP4", group_size=32), "quantization_config.group_size = 32"),
+        (modelopt_config("NVFP4", pre_quant_scale=True), "pre_quant_scale = True"),
+        (modelopt_config("NVFP4", nvfp4_embed=True), "nvfp4_embed = True"),
+        *((modelopt_config(name), f"quant_algo = '{name}'") for name in UNSERVED_ALGORITHMS),
+        (modelopt_config(None), "quant_algo = None"),
+        (modelopt_config("MIXED_PRECISION"), "quantized_layers = None should name the layers"),
+        (mixed({"model.layers.0.mlp": {"quant_algo": "W4A8_AWQ"}}), "model.layers.0.mlp.quant_algo = 'W4A8_AWQ'"),
+        (mixed({"model.layers.0.mlp": "FP8"}), "quantized_layers.model.layers.0.mlp = 'FP8'"),
+        (mixed({"lm_head": {"quant_algo": "FP8"}}), "quantized_layers has lm_head"),
         ({"quant_method": "hqq"}, "quantized by HQQ (quantization_config.quant_method = 'hqq'), which is not served"),
         ({"quant_method": "torchao"}, "torchao"),
         ({"quant_method": "eetq"}, "EETQ (int8)"),

@@ -61,8 +61,8 @@ def _grouped_in_4_bits(
 ) -> Float[Array, "row *out"]:
     if products.grouped is Grouped.GPU and weight.values.shape[-1] % 2 == 0:
         flat = jax.tree.map(lambda part: part.reshape(len(part), -1, part.shape[-1]), weight)
-        product = four_bits_on_gpu(x, flat, sizes)
-        return product.reshape(len(x), *weight.values.shape[1:-1]).astype(dtype)
+        product = four_bits_on_gpu(x, flat, sizes, dtype=dtype)
+        return product.reshape(len(x), *weight.values.shape[1:-1])
     return _one_group_at_a_time(x, weight, sizes, products, dtype=dtype, fp8=Fp8Products.FUSED)
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
-from jaxtyping import Array, Float, Int32, Num
+from jaxtyping import Array, DTypeLike, Float, Int32, Num
 
 from service.kernels.products.quantized import FP8, GroupedWeight
 from service.kernels.running_sum import running_sum
@@ -61,14 +61,16 @@ def four_bits_on_gpu(
     weight: GroupedWeight,
     sizes: Int32[Array, " group"],
     *,
+    dtype: DTypeLike = jnp.float32,
     interpret: bool = False,
 ) -> Float[Array, "row out"]:
-    """Return the float32 products of rows, sorted by group, with the weight of their group in 4 bits.
+    """Return the products of rows, sorted by group, with the weight of their group in 4 bits, summed in float32.
 
     Args:
         x: the rows.
         weight: [group, out, in], with an even number of columns.
         sizes: the number of rows of each group.
+        dtype: the dtype of the result.
         interpret: emulate the kernel without a GPU, for tests.
     """
     (num_rows, num_in), (num_groups, num_out, _) = x.shape, weight.values.shape
@@ -88,7 +90,7 @@ def four_bits_on_gpu(
             has_zeros=weight.zero is not None,
         ),
         grid=(len(groups), pl.cdiv(num_out, OUT_ROWS)),
-        out_shape=jax.ShapeDtypeStruct((num_rows, num_out), jnp.float32),
+        out_shape=jax.ShapeDtypeStruct((num_rows, num_out), dtype),
         compiler_params=plgpu.CompilerParams(num_warps=NUM_WARPS, num_stages=NUM_STAGES),
         interpret=interpret,
         name="grouped_linear_4_bits",
@@ -185,7 +187,8 @@ def _multiply_tile_of_pairs(  # noqa: PLR0917 (Pallas gives them by position)
 
     num_steps = jnp.where(first < end, jnp.int32(pl.cdiv(num_in, 2 * STEP)), jnp.int32(0))
     sums = jax.lax.fori_loop(jnp.int32(0), num_steps, step, jnp.zeros((tile_rows, OUT_ROWS), jnp.float32))
-    plgpu.store(refs[-1].at[rows[:, None], columns[None, :]], sums, mask=is_row & is_column.T)
+    out = sums.astype(refs[-1].dtype)
+    plgpu.store(refs[-1].at[rows[:, None], columns[None, :]], out, mask=is_row & is_column.T)
 
 
 def _integer(bits: Int32[Array, "out in"]) -> Float[Array, "out in"]:

@@ -16,6 +16,7 @@ from jaxtyping import Array, DTypeLike, Float, Float32, Int32, Num, UInt8
 from service.device.mesh import DeviceMesh
 from service.device.native.library import NativeCode, native_code
 from service.device.widened_tokens import NEVER_WIDENED, WidenedTokens, widened_tokens
+from service.kernels.products.grouped_gpu import four_bits_on_gpu
 from service.kernels.products.native import (
     native_bfloat16,
     native_float32,
@@ -26,7 +27,7 @@ from service.kernels.products.native import (
     serves_int4,
     serves_int8,
 )
-from service.kernels.products.quantized import FP8, Fp8Products, GroupedWeight, QuantizedWeight, quantize_tokens
+from service.kernels.products.quantized import FP4, FP8, Fp8Products, GroupedWeight, QuantizedWeight, quantize_tokens
 
 type NumSplits = tuple[tuple[int, int], ...]
 """The number of parts of a weight, as pairs (largest number of tokens, parts); unsplit beyond the last."""
@@ -59,6 +60,7 @@ CPU_NUM_SPLITS: NumSplits = ((8, 8), (64, 2))
 # The gate-up weights of 33 layers of 135M parameters take 5.2 ms split and 5.7 unsplit for one token, 5.9 and 6.6 for
 # 8, 8.6 and 9.2 for 32 (float32: 13, 20, 42); those of four layers of 8,192 x 2,048 5.6 and 11, 6.3 and 11, 12 and 15.
 CPU_QUANTIZED_NUM_SPLITS: NumSplits = ((16, 4),)
+FEW_TOKENS = 64  # those of a decode step; more are worth a wide copy of FP4, by the bytes and not measured
 WIDENED_ELEMENTS = 256 * 1024  # of a weight widened in parts, so that float32 elements stay in the CPU's cache
 
 PLAIN = Products()
@@ -95,7 +97,7 @@ def linear(
 
     Args:
         x: tokens, with any number of leading axes.
-        weight: unquantized, int8, FP8 or int4; by int8, tokens are quantized for the product too unless they are few.
+        weight: unquantized, or in 8 or 4 bits; by int8, tokens are quantized for the product too unless they are few.
         products: how the device computes products.
         num_in_axes: the number of axes to sum over.
         dtype: the dtype of the result; None for that of `x`.
@@ -104,14 +106,7 @@ def linear(
     """
     num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
     if isinstance(weight, GroupedWeight):
-        is_int4 = x.dtype == jnp.float32 and weight.values.dtype == jnp.int4
-        if is_int4 and serves_int4(products.native, weight.scale, num_in):
-            scale, zero = weight.scale.reshape(-1, weight.scale.shape[-1]), weight.zero
-            zero = None if zero is None else zero.reshape(scale.shape)
-            tokens, values = x.reshape(num_tokens, num_in), weight.values.reshape(-1, num_in)
-            native = native_int4(tokens, values, scale, zero, spans, quantizes_tokens=products.rounds_tokens)
-            return _as_asked(native, x, weight.values, num_in_axes, dtype)
-        return _grouped_product(x, weight, products.num_splits, num_in_axes, dtype)
+        return _four_bit_product(x, weight, products, num_in_axes=num_in_axes, dtype=dtype, spans=spans)
     if not isinstance(weight, QuantizedWeight):
         if _is_native(x, weight, products.native, num_tokens, has_spans=spans is not None):
             in_bfloat16 = native_rounded if products.rounds_tokens else native_bfloat16
@@ -228,6 +223,31 @@ def _product_in_parts(
 
     sums = jax.lax.map(product, weight_bytes, batch_size=max(WIDENED_ELEMENTS // weight_bytes.shape[1], 1))
     return sums.T.reshape(*token_shape, *out_shape)
+
+
+def _four_bit_product(
+    x: Float[Array, "*token_in"],
+    weight: GroupedWeight,
+    products: Products,
+    *,
+    num_in_axes: int,
+    dtype: DTypeLike | None,
+    spans: Int32[Array, "span 2"] | None,
+) -> Float[Array, "*token_out"]:
+    num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
+    tokens, is_fp4 = x.reshape(num_tokens, num_in), weight.values.dtype == FP4
+    if x.dtype == jnp.float32 and not is_fp4 and serves_int4(products.native, weight.scale, num_in):
+        scale, zero = weight.scale.reshape(-1, weight.scale.shape[-1]), weight.zero
+        zero = None if zero is None else zero.reshape(scale.shape)
+        values = weight.values.reshape(-1, num_in)
+        product = native_int4(tokens, values, scale, zero, spans, quantizes_tokens=products.rounds_tokens)
+        return _as_asked(product, x, weight.values, num_in_axes, dtype)
+    if is_fp4 and products.grouped is Grouped.GPU and num_tokens <= FEW_TOKENS:
+        # XLA:GPU reads no FP4 inside a product: it would first write the whole weight in a wider type.
+        flat = jax.tree.map(lambda part: part.reshape(1, -1, part.shape[-1]), weight)
+        product = four_bits_on_gpu(tokens, flat, jnp.full(1, num_tokens, jnp.int32), dtype=dtype or x.dtype)
+        return _as_asked(product, x, weight.values, num_in_axes, dtype)
+    return _grouped_product(x, weight, products.num_splits, num_in_axes, dtype)
 
 
 def _grouped_product(

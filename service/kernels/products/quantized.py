@@ -13,7 +13,7 @@ from service.device.chips import cuda_capability
 from service.device.mesh import DeviceMesh
 from service.kernels.limits import ADA, FP8_MAX, INT8_MAX
 
-FP8 = jnp.float8_e4m3fn
+FP8, FP4 = jnp.float8_e4m3fn, jnp.float4_e2m1fn
 
 
 class QuantizedWeight(NamedTuple):

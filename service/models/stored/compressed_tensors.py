@@ -1,9 +1,11 @@
-"""Checkpoints of compressed-tensors: W8A8-int8, FP8, and integers of 4 or 8 bits that are packed in words.
+"""Checkpoints of compressed-tensors: W8A8-int8, FP8, packed integers of 4 or 8 bits, and floats of 4 bits.
 
 Source: https://github.com/vllm-project/compressed-tensors (QuantizationConfig, QuantizationArgs; formats
 `int-quantized`, `float-quantized`: `weight` [out, in] beside `weight_scale`; `pack-quantized`: `weight_packed`, signed
 integers plus half of their range, the first in the lowest bits, `weight_scale`, `weight_zero_point` packed by outputs,
-`weight_g_idx`, `weight_shape`)
+`weight_g_idx`, `weight_shape`; `nvfp4-pack-quantized` and `mxfp4-pack-quantized`: `weight_packed`, the earlier of two
+numbers in the lower bits of a byte, `weight_scale` by group in float8_e4m3fn or as exponents plus 127, and of NVFP4
+`weight_global_scale`, by which `dequantize` divides that of a group)
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +20,18 @@ from service.models.stored.fields import (
     read_wide,
     refusal,
 )
-from service.models.stored.layers import Encoding, LayerStorage
+from service.models.stored.layers import MXFP4_BLOCK, NVFP4_BLOCK, Encoding, LayerStorage
 from service.models.stored.modules import LM_HEAD, ignored
 
 LINEAR = "Linear"  # the class of all linear layers, as a target
 ABSENT = (None, {}, [], False)
-ENCODINGS = {"int-quantized": Encoding.INT8, "float-quantized": Encoding.FP8, "pack-quantized": Encoding.PACKED}
+ENCODINGS = {
+    "int-quantized": Encoding.INT8,
+    "float-quantized": Encoding.FP8,
+    "pack-quantized": Encoding.PACKED,
+    "nvfp4-pack-quantized": Encoding.NVFP4,
+    "mxfp4-pack-quantized": Encoding.MXFP4_PACKED,
+}
 # `kv_cache_scheme` is not among them: a cache here has scales of its own, or none.
 METHOD: Accepted = {
     "quantization_status": ("compressed", "frozen", None),
@@ -33,6 +41,7 @@ METHOD: Accepted = {
 INT8: Accepted = {"num_bits": (8,), "type": ("int",), "symmetric": (True,), "actorder": (None,)}
 FP8: Accepted = {"num_bits": (8,), "type": ("float",), "symmetric": (True,), "actorder": (None,)}
 PLAIN: Accepted = {"block_structure": (None,), "dynamic": (False, None)}
+FP4: Accepted = {"num_bits": (4,), "type": ("float",), "symmetric": (True,), "actorder": (None,), **PLAIN}
 BLOCKED: Accepted = {**FP8, "strategy": ("block",), "dynamic": (False, None)}
 WEIGHTS: Mapping[Encoding, Accepted] = {
     Encoding.INT8: {**INT8, **PLAIN, "strategy": ("channel",), "group_size": (None, -1)},
@@ -42,9 +51,19 @@ WEIGHTS: Mapping[Encoding, Accepted] = {
         **{"num_bits": (4, 8), "type": ("int",), "symmetric": (True, False)},
         **{"strategy": ("group", "channel"), "actorder": (None, "weight", "static", "group")},
     },
+    Encoding.NVFP4: {
+        **FP4,
+        **{"strategy": ("tensor_group",), "group_size": (NVFP4_BLOCK,)},
+        "scale_dtype": ("torch.float8_e4m3fn", None),
+    },
+    Encoding.MXFP4_PACKED: {
+        **FP4,
+        **{"strategy": ("group",), "group_size": (MXFP4_BLOCK,), "scale_dtype": ("torch.uint8", None)},
+    },
 }
 # Of activations: here they are quantized by token or not at all, which loses less than their own static scales, or
-# those of groups. So their strategy decides nothing, but it must be of the same type as the weights.
+# those of groups. So their strategy decides nothing, but it must be of the same type as the weights. By weights in FP4
+# they are multiplied as they are, whatever their type.
 ACTIVATIONS: Mapping[Encoding, Accepted] = {
     Encoding.INT8: {"num_bits": (8,), "type": ("int",)},
     Encoding.FP8: {"num_bits": (8,), "type": ("float",)},
@@ -69,8 +88,11 @@ def read_compressed_tensors(uri: str, config: Mapping[str, Any], *, is_tied: boo
     if not isinstance(groups, Mapping) or not groups:
         raise refusal(uri, f"{KEY}.config_groups should be one group of layers or several, and is {groups!r}")
     read = {name: _read_group(uri, f"{KEY}.config_groups.{name}", group, config) for name, group in groups.items()}
-    if len({storage.encoding for storage, _ in read.values()}) > 1:
-        raise refusal(uri, f"{KEY}.config_groups are in several formats, which are not served together")
+    encodings = {storage.encoding for storage, _ in read.values()}
+    if len(encodings) > 1 and Encoding.INT8 in encodings:
+        raise refusal(
+            uri, f"{KEY}.config_groups have int-quantized layers beside others, which are not served together"
+        )
     rules: list[tuple[str, LayerStorage | None]] = [*read_wide(uri, f"{KEY}.ignore", config.get("ignore"), ignored)]
     rules += [(pattern, storage) for storage, patterns in read.values() for pattern in patterns]
     of_all = [storage for storage, patterns in read.values() if not patterns]
@@ -116,6 +138,8 @@ def _encoding(uri: str, path: str, form: Any, weights: Any) -> Encoding:
 
 
 def _layer_storage(uri: str, path: str, encoding: Encoding, weights: Mapping[str, Any]) -> LayerStorage:
+    if encoding in (Encoding.NVFP4, Encoding.MXFP4_PACKED):
+        return LayerStorage(encoding, 4, (1, weights["group_size"]), is_divided=encoding is Encoding.NVFP4)
     if encoding is not Encoding.PACKED:
         match weights["strategy"]:
             case "tensor":

@@ -8,9 +8,9 @@ from service.models.stored.modules import is_pattern
 
 KEY = "quantization_config"
 SERVED = (
-    "Served are checkpoints of compressed-tensors (W8A8-int8, FP8, W4A16 and W8A16), FP8 by tensor, row or block, AWQ "
-    "(gemm), GPTQ of 4 and 8 bits, MXFP4 of experts, and checkpoints that are not quantized, which QUANTIZATION=int8 "
-    "quantizes here."
+    "Served are checkpoints of compressed-tensors (W8A8-int8, FP8, W4A16, W8A16, NVFP4 and MXFP4), ModelOpt (FP8 and "
+    "NVFP4), FP8 by tensor, row or block, AWQ (gemm), GPTQ of 4 and 8 bits, MXFP4 of experts, and checkpoints that are "
+    "not quantized, which QUANTIZATION=int8 quantizes here."
 )
 
 type Accepted = Mapping[str, tuple[Any, ...]]

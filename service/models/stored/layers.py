@@ -8,6 +8,10 @@ WIDE = ("F32", "F16", "BF16", "F64")  # safetensors' names
 FLOATING = (*WIDE, "F8_E4M3", "F8_E5M2")  # whose numbers are cast as they are, if no scales belong to them
 WORD_BITS = 32  # of a word of packed values
 MXFP4_BLOCK = 32  # numbers with one exponent, in 16 bytes
+NVFP4_BLOCK = 16  # numbers with one scale, in 8 bytes
+# Of modules of a text model, by itself or with images, in files of several ages.
+PREFIXES = ("", "model.", "model.language_model.", "language_model.model.", "language_model.")
+_PREFIX = re.compile(r"^(model\.|language_model\.)*")
 
 
 class Encoding(StrEnum):
@@ -19,6 +23,8 @@ class Encoding(StrEnum):
     AWQ = "awq"  # columns of integers in words, interleaved
     GPTQ = "gptq"  # columns of integers in words, each column in a group that a tensor may name
     MXFP4 = "mxfp4"  # experts of pairs of numbers of 4 bits, an exponent for each 32
+    MXFP4_PACKED = "mxfp4-pack-quantized"  # compressed-tensors: the same in every layer
+    NVFP4 = "nvfp4"  # pairs of numbers of 4 bits, a scale in float8_e4m3fn for each 16, and one of the tensor
 
 
 @dataclass(frozen=True)
@@ -42,25 +48,34 @@ class LayerStorage:
     is_zero_less_one: bool = False  # whether zero points are stored less one
     has_order: bool = False  # whether columns of a group lie apart; else groups are of consecutive columns
     scale_suffix: str = "_scale"  # in the name of an FP8 weight's scales
+    is_divided: bool = False  # whether the scale of an NVFP4 tensor divides, as in compressed-tensors; else multiplies
+    is_transposed: bool = False  # whether a stack of experts is stored [expert, in, out]
     # Patterns of modules' whole names, of which the first that matches decides: another storage, or None for weights
     # that are not quantized.
     rules: "tuple[tuple[str, LayerStorage | None], ...]" = ()
     is_kept: bool = False  # whether numbers of 4 bits stay so on the device, and not as rows of 8 bits
-    keeps_experts: bool = False  # whether those of experts do
+    keeps_undivided: bool = False  # whether those of experts and of FP4 do, which devices do not divide
 
     @property
     def is_exact(self) -> bool:
         """Whether every type of activations holds the weights exactly, so that they are not quantized anew."""
-        return self.encoding is Encoding.MXFP4
+        return self.encoding in (Encoding.MXFP4, Encoding.MXFP4_PACKED)
 
     @property
-    def holds_experts(self) -> bool:
-        """Whether it holds the weights of experts alone."""
-        return self.encoding is Encoding.MXFP4
+    def is_fp4(self) -> bool:
+        """Whether its numbers are pairs of float4_e2m1fn in bytes, the earlier one in the lower bits."""
+        return self.encoding in (Encoding.MXFP4, Encoding.MXFP4_PACKED, Encoding.NVFP4)
 
     @property
     def obstacle_to_four_bits(self) -> str | None:
-        """Why weights cannot stay in 4 bits on a device; None if they can."""
+        """Why no weight can stay in 4 bits on a device; None if some can."""
+        others = [storage for _, storage in self.rules if storage is not None]
+        can_some = any(storage.obstacle_to_four_bits is None for storage in others)
+        return None if can_some else self.own_obstacle_to_four_bits
+
+    @property
+    def own_obstacle_to_four_bits(self) -> str | None:
+        """Why weights that no rule excepts cannot stay in 4 bits on a device; None if they can."""
         if self.encoding in (Encoding.INT8, Encoding.FP8) or self.bits != 4:
             return f"stores {self.encoding.value} of {self.bits} bits"
         return "stores the columns of a group apart (desc_act, or actorder = 'group')" if self.has_order else None
@@ -68,17 +83,17 @@ class LayerStorage:
     def of(self, weight: str) -> "LayerStorage | None":
         """Return the storage of a linear layer's weight, by its name in a checkpoint that is not quantized.
 
-        It is None for a weight that is not quantized. The names of modules may begin with `model.` or not.
+        It is None for a weight that is not quantized. Names may begin as those of a text model or a part of another.
         """
         if self.encoding is Encoding.MXFP4:
             return self if ".experts." in weight else None
-        bare = weight.removesuffix(".weight").removeprefix("model.")
+        bare = _PREFIX.sub("", weight.removesuffix(".weight"))
         for pattern, storage in self.rules:
-            if re.fullmatch(pattern, bare) or re.fullmatch(pattern, f"model.{bare}"):
+            if any(re.fullmatch(pattern, f"{prefix}{bare}") for prefix in PREFIXES):
                 return (
                     None
                     if storage is None
-                    else replace(storage, is_kept=self.is_kept, keeps_experts=self.keeps_experts)
+                    else replace(storage, is_kept=self.is_kept, keeps_undivided=self.keeps_undivided)
                 )
         return self
 
@@ -93,9 +108,9 @@ class LayerStorage:
     def misfit(self, shape: tuple[int, ...]) -> str | None:
         """Return why a weight of a shape, outputs and inputs, is not stored so; None if it may be."""
         *_, num_out, num_in = shape
-        if self.encoding is Encoding.MXFP4:
-            is_whole = num_in % MXFP4_BLOCK == 0
-            return None if is_whole else f"its {num_in} columns are not a multiple of the {MXFP4_BLOCK} of a block"
+        if self.is_fp4:
+            block = self.group_size(num_in)
+            return f"its {num_in} columns are not a multiple of the {block} of a block" if num_in % block else None
         group_size, per_word = self.group_size(num_in), WORD_BITS // self.bits
         if self.encoding is not Encoding.FP8 and num_in % group_size:
             return f"its {num_in} columns are not a multiple of group_size = {group_size} in config.json"
@@ -142,12 +157,8 @@ class LayerStorage:
                 if self.has_order:
                     made.append(StoredTensor(f"{weight}_g_idx", (num_in,), ("I32",), "group_of_column"))
                 return tuple(made)
-            case Encoding.MXFP4:
-                blocks = (*shape[:-1], num_in // MXFP4_BLOCK)
-                return (
-                    StoredTensor(f"{weight}_blocks", (*blocks, MXFP4_BLOCK // 2), ("U8",), "values"),
-                    StoredTensor(f"{weight}_scales", blocks, ("U8",), "scales"),
-                )
+            case Encoding.MXFP4 | Encoding.MXFP4_PACKED | Encoding.NVFP4:
+                return self._fp4_tensors(weight, shape)
             case Encoding.AWQ:
                 return (
                     StoredTensor(f"{module}.qweight", (num_in, num_out // per_word), ("I32",), "values"),
@@ -161,3 +172,26 @@ class LayerStorage:
                     StoredTensor(f"{module}.scales", (groups, num_out), role="scales"),
                     StoredTensor(f"{module}.g_idx", (num_in,), ("I32",), "group_of_column"),
                 )
+
+    def _fp4_tensors(self, weight: str, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
+        *outer, num_in = shape
+        pairs, blocks = (*outer, num_in // 2), (*outer, num_in // self.group_size(num_in))
+        if self.encoding is Encoding.MXFP4:
+            return (
+                StoredTensor(f"{weight}_blocks", (*blocks, MXFP4_BLOCK // 2), ("U8",), "values"),
+                StoredTensor(f"{weight}_scales", blocks, ("U8",), "scales"),
+            )
+        if self.encoding is Encoding.MXFP4_PACKED:
+            return (
+                StoredTensor(f"{weight}_packed", pairs, ("U8",), "values"),
+                StoredTensor(f"{weight}_scale", blocks, ("U8",), "scales"),
+            )
+        if self.is_transposed:
+            pairs, blocks = ((*each[:-2], *each[:-3:-1]) for each in (pairs, blocks))
+        # ModelOpt names the scales of a stack of experts, which is no module, after it.
+        prefix = weight if weight.endswith(".weight") or self.is_divided else f"{weight}_weight"
+        return (
+            StoredTensor(f"{weight}_packed" if self.is_divided else weight, pairs, ("U8",), "values"),
+            StoredTensor(f"{prefix}_scale", blocks, ("F8_E4M3",), "scales"),
+            StoredTensor(f"{prefix}_{'global_scale' if self.is_divided else 'scale_2'}", (), role="tensor_scale"),
+        )

@@ -1,13 +1,18 @@
-"""The quantization methods other than compressed-tensors: FP8, AWQ, GPTQ and MXFP4."""
+"""The quantization methods other than compressed-tensors: FP8, ModelOpt, AWQ, GPTQ and MXFP4."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from service.models.stored.compressed_tensors import read_block
-from service.models.stored.fields import KEY, check_fields, read_flag, read_group_size, read_wide, refusal
-from service.models.stored.layers import MXFP4_BLOCK, Encoding, LayerStorage
+from service.models.stored.fields import KEY, Accepted, check_fields, read_flag, read_group_size, read_wide, refusal
+from service.models.stored.layers import MXFP4_BLOCK, NVFP4_BLOCK, Encoding, LayerStorage
 from service.models.stored.modules import LM_HEAD, anywhere, at_either_end, inside, is_pattern
+
+MIXED = "MIXED_PRECISION"
+FP8_BLOCK = 128  # rows and columns of ModelOpt's blocks
+ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4")
+MODELOPT: Accepted = {"quant_algo": ALGORITHMS, "pre_quant_scale": (False, None), "has_zero_point": (False, None)}
 
 _HEAD = ((inside(LM_HEAD), None),)
 
@@ -49,21 +54,49 @@ def read_fbgemm_fp8(uri: str, config: Mapping[str, Any]) -> LayerStorage:
 
 
 def read_modelopt(uri: str, config: Mapping[str, Any]) -> LayerStorage:
-    """Read what NVIDIA ModelOpt exports in FP8: a scale of each tensor, and globs of modules that are not quantized.
+    """Read what NVIDIA ModelOpt exports in FP8 and NVFP4, and globs of modules that are not quantized.
 
     Raises:
-        UnsupportedModel: the algorithm is another one, such as NVFP4.
-    Source: https://github.com/NVIDIA/TensorRT-Model-Optimizer (`hf_quant_config.json`)
+        UnsupportedModel: the algorithm is another one, or a field asks for something that is not served.
+    Source: https://github.com/NVIDIA/Model-Optimizer (`export/quant_utils.py`: process_layer_quant_config;
+        `quantization/qtensor/nvfp4_tensor.py`: `weight` holds the earlier of two numbers in the lower bits, and
+        `dequantize` multiplies by `weight_scale` and `weight_scale_2`); vLLM `quantization/modelopt.py`
     """
     inner = config.get("quantization")
     fields = {**config, **inner} if isinstance(inner, Mapping) else config
-    check_fields(uri, KEY, fields, {"quant_algo": ("FP8",)})
+    check_fields(uri, KEY, fields, {"nvfp4_embed": (None, False)})
     wide = [
         rule
         for key in ("exclude_modules", "ignore")
         for rule in read_wide(uri, f"{KEY}.{key}", fields.get(key), inside)
     ]
-    return LayerStorage(Encoding.FP8, block=(None, None), rules=(*_HEAD, *wide))
+    if fields.get("quant_algo") != MIXED:
+        return replace(_modelopt_storage(uri, KEY, fields), rules=(*_HEAD, *wide))
+    layers, path = fields.get("quantized_layers"), f"{KEY}.quantized_layers"
+    if not isinstance(layers, Mapping) or not layers:
+        raise refusal(uri, f"{path} = {layers!r} should name the layers that are quantized")
+    if LM_HEAD in layers:
+        raise refusal(uri, f"{path} has {LM_HEAD}, which is not served in fewer bits")
+    read = {name: _modelopt_storage(uri, f"{path}.{name}", layer) for name, layer in layers.items()}
+    rules = [*_HEAD, *wide, *((inside(name), storage) for name, storage in read.items()), (".*", None)]
+    return replace(next(iter(read.values())), rules=tuple(rules))
+
+
+def _modelopt_storage(uri: str, path: str, fields: Any) -> LayerStorage:
+    """Return the storage of layers by an algorithm's name, which older releases of ModelOpt write in small letters."""
+    algorithm = fields.get("quant_algo") if isinstance(fields, Mapping) else None
+    name = algorithm.upper() if isinstance(algorithm, str) and algorithm.upper() in ALGORITHMS else algorithm
+    check_fields(uri, path, {**fields, "quant_algo": name} if isinstance(fields, Mapping) else fields, MODELOPT)
+    if name in ("NVFP4", "W4A16_NVFP4"):
+        check_fields(uri, path, fields, {"group_size": (NVFP4_BLOCK, None)})
+        return LayerStorage(Encoding.NVFP4, 4, (1, NVFP4_BLOCK))
+    block: tuple[int | None, int | None] = (None, None)
+    if name == "FP8_PER_CHANNEL_PER_TOKEN":
+        block = (1, None)
+    elif name == "FP8_PB_WO":
+        check_fields(uri, path, fields, {"group_size": (FP8_BLOCK, None)})
+        block = (FP8_BLOCK, FP8_BLOCK)
+    return LayerStorage(Encoding.FP8, block=block)
 
 
 def read_awq(uri: str, config: Mapping[str, Any]) -> LayerStorage:

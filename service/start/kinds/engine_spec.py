@@ -427,8 +427,8 @@ def with_kept_bits(config: DecoderConfig, quantization: Quantization, mesh: Devi
     obstacle = None if storage is None else storage.obstacle_to_four_bits
     if quantization is Quantization.INT4 and obstacle is not None:
         message = (
-            "is int4, which keeps the 4 bits of a checkpoint of AWQ, GPTQ, W4A16 or MXFP4 and makes them of one that "
-            f"is not quantized, but this one {obstacle}. Set it to none or int8."
+            "is int4, which keeps the 4 bits of a checkpoint of AWQ, GPTQ, W4A16, NVFP4 or MXFP4 and makes them of one "
+            f"that is not quantized, but this one {obstacle}. Set it to none or int8."
         )
         raise SettingsError("QUANTIZATION", message)
     return replace(config, layer_storage=kept_storage(storage, quantization, mesh.platform, mesh.num_devices))

@@ -1,23 +1,24 @@
 """Unpacking of packed weights to rows of float32, or of integers in 4 bits with scales and zero points of groups.
 
 An integer becomes (value - zero point) * scale, by row and group; an FP8 value is multiplied by the scale of its block,
-a number of MXFP4 by two to the power of its block's exponent.
+a number of MXFP4 by two to the power of its block's exponent, one of NVFP4 by the scales of its block and its tensor.
 Source: the modules of service/models/stored name the source of each format.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 import ml_dtypes
 import numpy as np
-from jaxtyping import Float32, Num, UInt8
+from jaxtyping import Bool, Float32, Num, UInt8
 
-from service.models.stored.layers import MXFP4_BLOCK, WORD_BITS, Encoding, LayerStorage
+from service.models.stored.layers import WORD_BITS, Encoding, LayerStorage
 from service.models.weight_spec import FP4, INT4
 from service.weights.packed.words import unpack, unpack_awq
 
 BLOCK_ELEMENTS = 1024 * 1024  # float32 elements unpacked at a time
 EXPONENT_BIAS, NAN_EXPONENT = 127, 255  # of MXFP4's exponents
+MAGNITUDES = 0x77  # the bits of a pair of numbers without their signs; all are set if both are the largest
 
 type Tensors = Mapping[str, np.ndarray]
 """Tensors in their shapes, by role as in `LayerStorage.tensors`."""
@@ -39,9 +40,11 @@ def unpacked_rows(
     Raises:
         UnreadableWeight: a scale is not positive and finite, or a tensor contradicts the configuration or the shape.
     """
-    if storage.encoding is Encoding.MXFP4:
-        for block in _mxfp4_rows(shape[-1], tensors):
-            yield (block,)
+    if storage.is_fp4:
+        for values, factors in _fp4_blocks(storage, shape[-1], tensors):
+            wide = _fp4_table()[values].reshape(*factors.shape, -1)
+            wide *= factors[:, :, None]
+            yield (wide.reshape(len(values), -1),)
         return
     num_out, num_in = shape
     scales, columns = _checked(storage, num_out, num_in, tensors)
@@ -63,8 +66,8 @@ def grouped_rows(
     Raises:
         UnreadableWeight: as `unpacked_rows`.
     """
-    if storage.encoding is Encoding.MXFP4:
-        for values, factors in _mxfp4_blocks(shape[-1], tensors):
+    if storage.is_fp4:
+        for values, factors in _fp4_blocks(storage, shape[-1], tensors):
             pairs = np.stack([values & 0x0F, values >> 4], axis=-1)
             yield pairs.reshape(len(values), -1).view(FP4), factors
         return
@@ -172,32 +175,80 @@ def _fp8_rows(
     return wide
 
 
-def _mxfp4_rows(num_in: int, tensors: Tensors) -> Iterator[Float32[np.ndarray, "row in"]]:
-    """Yield the rows of all experts."""
-    for values, factors in _mxfp4_blocks(num_in, tensors):
-        wide = _mxfp4_table()[values].reshape(*factors.shape, MXFP4_BLOCK)
-        wide *= factors[:, :, None]
-        yield wide.reshape(-1, num_in)
-
-
-def _mxfp4_blocks(
-    num_in: int, tensors: Tensors
+def _fp4_blocks(
+    storage: LayerStorage, num_in: int, tensors: Tensors
 ) -> Iterator[tuple[UInt8[np.ndarray, "row block byte"], Float32[np.ndarray, "row block"]]]:
-    """Yield the bytes of rows, and what their blocks are multiplied by; an exponent of all ones would stand for NaN."""
-    num_blocks = num_in // MXFP4_BLOCK
-    values, scales = tensors["values"].reshape(-1, num_blocks, MXFP4_BLOCK // 2), tensors["scales"]
-    if (is_nan := scales == NAN_EXPONENT).any():
-        index = [int(i) for i in np.unravel_index(int(is_nan.argmax()), scales.shape)]
-        raise UnreadableWeight("scales", f"{index} has the exponent {NAN_EXPONENT}, which stands for no number")
-    exponents = scales.reshape(-1, num_blocks)
+    """Yield the bytes of rows, which are those of all experts, and what their blocks are multiplied by."""
+    block = storage.group_size(num_in)
+    values, scales = tensors["values"], tensors["scales"]
+    if storage.is_transposed:
+        values, scales = np.swapaxes(values, -1, -2), np.swapaxes(scales, -1, -2)
+    values, outer = values.reshape(-1, num_in // block, block // 2), scales.shape
+    scales = scales.reshape(-1, num_in // block)
     step = max(1, BLOCK_ELEMENTS // num_in)
     for start in range(0, len(values), step):
-        own = exponents[start : start + step].astype(np.int32)
-        yield values[start : start + step], np.ldexp(np.float32(1), own - EXPONENT_BIAS)
+        rows = slice(start, start + step)
+        yield _scaled_blocks(storage, values[rows], scales[rows], tensors, (start, outer))
+
+
+def _scaled_blocks(
+    storage: LayerStorage,
+    values: UInt8[np.ndarray, "row block byte"],
+    scales: np.ndarray,
+    tensors: Tensors,
+    place: tuple[int, tuple[int, ...]],
+) -> tuple[UInt8[np.ndarray, "row block byte"], Float32[np.ndarray, "row block"]]:
+    """Return the numbers of blocks, and what they are multiplied by.
+
+    Args:
+        storage: how they are stored.
+        values: their numbers.
+        scales: their exponents or scales, shape [row, block].
+        tensors: the weight's, among them the scale of all.
+        place: the first row, and the shape of the scales of all rows, for messages.
+
+    Raises:
+        UnreadableWeight: a scale stands for no number, or contradicts its block.
+    """
+    if storage.encoding is not Encoding.NVFP4:
+        _refuse_scales(scales == NAN_EXPONENT, place, lambda _: "the exponent 255, which stands for no number")
+        return values, np.ldexp(np.float32(1), scales.astype(np.int32) - EXPONENT_BIAS)
+    own, of_tensor = scales.astype(np.float32), _tensor_scale(tensors["tensor_scale"])
+    with np.errstate(over="ignore"):
+        factors = own / of_tensor if storage.is_divided else own * of_tensor
+    is_zero = own == 0
+    # Numbers of a block that is too small for a scale were divided by zero, which made each the largest there is.
+    sizes = values & MAGNITUDES
+    is_lost = is_zero & (sizes != MAGNITUDES).any(axis=-1) & (sizes != 0).any(axis=-1)
+    is_bad = ~np.isfinite(factors) | (own < 0) | is_lost | ((factors == 0) & ~is_zero)
+    _refuse_scales(is_bad, place, lambda at: f"the scale {own[at]} in a tensor with the scale {of_tensor:.3g}")
+    if not is_zero.any():
+        return values, factors
+    return np.where(is_zero[:, :, None], np.uint8(0), values), np.where(is_zero, np.float32(1), factors)
+
+
+def _refuse_scales(
+    is_bad: Bool[np.ndarray, "row block"],
+    place: tuple[int, tuple[int, ...]],
+    reason: Callable[[tuple[int, int]], str],
+) -> None:
+    """Refuse a scale by its place in the whole tensor and a reason, if one is bad."""
+    if is_bad.any():
+        first, shape = place
+        row, block = (int(i) for i in np.unravel_index(int(is_bad.argmax()), is_bad.shape))
+        index = np.unravel_index((first + row) * shape[-1] + block, shape)
+        raise UnreadableWeight("scales", f"{[int(i) for i in index]} has {reason((row, block))}")
+
+
+def _tensor_scale(stored: np.ndarray) -> np.float32:
+    scale = np.float32(stored.reshape(()))
+    if not (np.isfinite(scale) and scale > 0):
+        raise UnreadableWeight("tensor_scale", f"is {scale}, which should be positive and finite")
+    return scale
 
 
 @cache
-def _mxfp4_table() -> Float32[np.ndarray, "256 2"]:
+def _fp4_table() -> Float32[np.ndarray, "256 2"]:
     """Return the two numbers of each byte, that of the lower bits first."""
     magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
     numbers = np.concatenate([magnitudes, -magnitudes])
