@@ -69,9 +69,10 @@ class EarlyAnswers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on to the API."""
-        if self._is_for_api(scope) or (scope["type"] == "http" and not await self._is_answered(scope, receive, send)):
-            assert self._service.api is not None, "what the API answers waits for it"
-            await self._service.api(scope, receive, send)
+        if self._is_for_api(scope):
+            await self._pass_on(scope, receive, send)
+        elif scope["type"] == "http" and not await self._is_answered(scope, receive, send):
+            await self._answer_early(scope, receive, send)
 
     def _is_for_api(self, scope: Scope) -> bool:
         """Return whether the API is imported and answers a request at once."""
@@ -84,7 +85,7 @@ class EarlyAnswers:
         return service.decided.is_set() and not service.is_draining and not is_own
 
     async def _is_answered(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Answer a request, after a wait if it is early; return False if it is for the API after all."""
+        """Answer a request that needs no API; return False for any other."""
         call, path = call_of(scope), scope["path"]
         page = self._page_route(path)
         call.route = path if path in IMMEDIATE_PATHS else page or admin_route(path) or "early"
@@ -99,12 +100,28 @@ class EarlyAnswers:
                 answer = (live_answer if path == LIVE_PATH else ready_answer)(self._service)
                 await send_answer(answer, scope, send)
             else:
-                await self._wait(call, scope)
-                call.route = None  # the API's own
                 return False
         except (RequestError, EngineError) as error:
             await respond(error, scope, send, closes=True)
         return True
+
+    async def _answer_early(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass an early request on to the API once it can answer, or say why it cannot."""
+        call = call_of(scope)
+        self._service.num_early += 1
+        try:
+            await self._wait(call, scope)
+        except (RequestError, EngineError) as error:
+            await respond(error, scope, send, closes=True)
+        else:
+            call.route = None  # the API's own
+            await self._pass_on(scope, receive, send)
+        finally:
+            self._service.num_early -= 1
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self._service.api is not None, "what the API answers waits for it"
+        await self._service.api(scope, receive, send)
 
     def _page_route(self, path: str) -> str | None:
         """Return the route of a page or of their fonts; None of another path."""

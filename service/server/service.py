@@ -52,6 +52,7 @@ class Service:
         self.start_progress = StartProgress(self.metrics)
         self.error: BaseException | None = None  # why the process must end
         self.is_draining = False
+        self.num_early = 0  # requests that came before the start was decided, and are not answered yet
         self.decided = asyncio.Event()  # set once it is known whether requests will be answered
         self._loop: asyncio.AbstractEventLoop | None = None
         self._picture = picture
@@ -201,6 +202,7 @@ class Service:
             self._opened = opened = open_pool(
                 *arguments,
                 import_api=self.import_api,
+                num_early=lambda: self.num_early,
                 on_engine_failure=self._engine_failed,
                 on_complete=self._completed,
             )

@@ -52,6 +52,7 @@ class StartContext:
     common: CommonParts = field(default_factory=CommonParts)  # shared with other starts
     devices: Devices | None = None  # from an earlier start of this process
     memory_share: float = 1.0  # of the device memory; a model whose weights need more gets all of it
+    num_early: Callable[[], int] = lambda: 0  # requests that came before the model and are not answered yet
     # Called with the model's bytes per device before weights are read or caches allocated; returns once there is room,
     # or raises if there never will be.
     make_room: Callable[[int, Sequence[Device]], None] = lambda num_bytes, devices: None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # How long a start waits for requests that arrived during it, and how often it checks.
-EARLY_REQUESTS_S, POLL_S = 1.0, 0.05
+EARLY_REQUESTS_S, POLL_S = 1.0, 0.005
 # Packages that a warm start does not need; /admin/stats lists those that were imported anyway.
 HEAVY_PACKAGES = ("levanter", "haliax", "equinox", "transformers", "torch", "tensorstore", "google.cloud.storage")
 
@@ -43,9 +43,8 @@ def probe(
         NonFiniteWeights: the answer is NaN or infinite.
         EngineError: no token was generated.
     """
-    end_quick_imports()
-    time.sleep(POLL_S)  # requests that waited for the model are being submitted
-    _wait_for_early_requests(engine)
+    _wait_for_early_requests(context, engine)
+    end_quick_imports()  # the first answers import too
     if engine.thread.first_answer_s is None:
         try:
             engine.probe()
@@ -138,10 +137,14 @@ def _non_finite(uri: str, spec: "ModelSpec", weights: "LoadedWeights[jax.Array]"
     return NonFiniteWeights(uri, names[:NUM_SHOWN], num_more=more, dtype=spec.dtype.name)
 
 
-def _wait_for_early_requests(engine: "Running") -> None:
-    """Wait for a short time until the requests that arrived during the start are answered."""
+def _wait_for_early_requests(context: StartContext, engine: "Running") -> None:
+    """Wait for a short time until the requests that arrived during the start are answered.
+
+    Most of them are not submitted yet. A token of the start's own, or executables that only later requests need, would
+    take the processors from them.
+    """
     deadline_s = time.monotonic() + EARLY_REQUESTS_S
-    while engine.thread.num_open and time.monotonic() < deadline_s:
+    while (context.num_early() or engine.thread.num_open) and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
 
 

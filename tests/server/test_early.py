@@ -30,6 +30,7 @@ class StartingService:
         self.is_live = True
         self.is_ready = self.is_draining = False
         self.status = "starting"
+        self.num_early = 0
         self.decided = asyncio.Event()
 
     def progress(self):
@@ -154,9 +155,11 @@ def test_an_early_request_waits_until_the_model_is_there(service):
         assert not first.done()
         assert (await ask(app, "/v1/models"))[0] == 503  # one too many
         assert (await ask(app, "/health/live"))[0] == 200
+        assert service.num_early == 1
         service.api = echo
         service.decided.set()
         assert (await first)[2] == b"from the api"
+        assert service.num_early == 0
 
     asyncio.run(main())
 

@@ -52,6 +52,7 @@ class Loader:
         progress: StartProgress,
         *,
         import_api: Callable[[StartContext], None],
+        num_early: Callable[[], int],
         on_engine_failure: Callable[[], None],
     ) -> None:
         """Prepare the first load, which is part of the start of the process.
@@ -61,10 +62,11 @@ class Loader:
             metrics: the metrics of the process.
             progress: the progress of the process's start, used for its first model.
             import_api: a task that the first answer waits for.
+            num_early: returns how many requests that came before the first model are not answered yet.
             on_engine_failure: called from the device thread of any model if it dies.
         """
         self._settings, self._metrics, self._progress = settings, metrics, progress
-        self._import_api = import_api
+        self._import_api, self._num_early = import_api, num_early
         self._on_engine_failure = on_engine_failure
         self.first: StartLoading | None = None
         self._common = CommonParts(host_cache=HostCache(settings.host_cache_bytes))
@@ -85,6 +87,7 @@ class Loader:
             common=self._common,
             devices=self._known_devices(),
             memory_share=entry.share(self._settings) if self._settings.has_catalogue else 1.0,
+            num_early=self._num_early,
             make_room=lambda num_bytes, devices: make_room(num_bytes, self._capacity_bytes(devices)),
         )
         loading = StartLoading(ModelStart(context, self._import_api if is_first else None), context)

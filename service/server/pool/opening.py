@@ -55,6 +55,7 @@ def open_pool(
     progress: StartProgress,
     *,
     import_api: Callable[[StartContext], None],
+    num_early: Callable[[], int],
     on_engine_failure: Callable[[], None],
     on_complete: OnComplete,
 ) -> OpenedPool:
@@ -64,7 +65,14 @@ def open_pool(
         SettingsError: the catalogue is invalid.
         CheckpointError: the catalogue cannot be listed.
     """
-    loader = Loader(settings, metrics, progress, import_api=import_api, on_engine_failure=on_engine_failure)
+    loader = Loader(
+        settings,
+        metrics,
+        progress,
+        import_api=import_api,
+        num_early=num_early,
+        on_engine_failure=on_engine_failure,
+    )
     if settings.has_catalogue:
         with progress.phase(Phase.LOCATE, "catalogue") as fields:
             catalogue = catalogue_of_settings(settings)
