@@ -16,6 +16,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from service.start.quick_dataclasses import make_dataclasses_quickly
+
 SWITCH = "LEVSERVE_IMPORT_TWEAKS"
 
 # Source: CPython, the default of sys.setswitchinterval.
@@ -82,10 +84,11 @@ def begin_quick_imports() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # Otherwise numpy's OpenBLAS starts spinning threads, although numpy multiplies no matrices here.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    make_dataclasses_quickly()
 
 
 def end_quick_imports() -> None:
-    """Undo `begin_quick_imports` once everything is imported and loaded; does nothing in later starts."""
+    """Give collector and threads their usual ways once everything is loaded; does nothing in later starts."""
     if not has_tweaks() or _freeze.at_s is not None:
         return
     sys.setswitchinterval(SWITCH_INTERVAL_S)

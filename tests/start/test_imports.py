@@ -6,6 +6,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 BEGIN = """
 import gc, json, os, sys
 from service.start.imports import begin_quick_imports
@@ -65,6 +67,16 @@ import etils.epath, filelock
 print(json.dumps({"searched": searched, "packages": len(list(importlib.metadata.distributions())) > 20}))
 """
 
+DATACLASSES = """
+import json, os, unittest
+from service.start.imports import begin_quick_imports
+begin_quick_imports()
+from test import test_dataclasses
+done = unittest.TestResult()
+unittest.defaultTestLoader.loadTestsFromModule(test_dataclasses).run(done)
+print(json.dumps([done.testsRun > 200, [text for _, text in done.failures + done.errors]]))
+"""
+
 # What a start runs before jax is imported, or beside its import.
 BESIDE_JAX = """
 import json, sys
@@ -101,6 +113,11 @@ def test_a_model_that_existed_at_the_end_of_a_start_is_freed_all_the_same():
 
 def test_jax_is_imported_without_what_only_compiling_needs_and_has_all_of_it_when_asked():
     assert begin(IMPORT_JAX) == {"searched": [], "packages": True}
+
+
+def test_dataclasses_pass_the_tests_of_the_library():
+    pytest.importorskip("test.test_dataclasses")
+    assert begin(DATACLASSES) == [True, []]
 
 
 def test_what_a_start_does_beside_the_import_of_jax_does_not_import_it_first():
