@@ -15,6 +15,8 @@ from service.offline.shards.chunks import CHUNK_LINES
 from service.offline.shards.command import run_batch
 from service.settings import Settings
 from service.settings.shard import Shard, read_shard
+from service.storage.store import open_store
+from tests.fault_proxy import Fault
 from tests.offline.test_batch import line
 
 NUM_LINES = 2000
@@ -85,14 +87,16 @@ def requests(number):
 class Batch:
     """A batch of the demo model, and its processes."""
 
-    def __init__(self, path, num_lines):
-        self.path = path
-        self.source = path / "in"
-        self.source.mkdir()
+    def __init__(self, path, num_lines, bucket=None):
+        self.path, self.bucket = path, bucket
+        self.source = bucket.uri("in") if bucket else path / "in"
+        (path / "in").mkdir()
         lines = [json.dumps(each) + "\n" for each in requests(num_lines)]
         for i in range(2):
-            half = lines[i * num_lines // 2 : (i + 1) * num_lines // 2]
-            (self.source / f"{i}.jsonl").write_text("".join(half))
+            half = "".join(lines[i * num_lines // 2 : (i + 1) * num_lines // 2])
+            (path / "in" / f"{i}.jsonl").write_text(half)
+            if bucket:
+                bucket.upload(f"in/{i}.jsonl", half.encode())
         self.counts = []  # a file for each process, with a byte for each request that it has answered
 
     def start(self, target, **environment):
@@ -100,6 +104,8 @@ class Batch:
         self.counts.append(count)
         module = "tests.offline.shards.counting_process"
         command = [sys.executable, "-m", module, "batch", str(self.source), str(target), "--log-format", "json"]
+        if self.bucket:
+            environment["STORAGE_EMULATOR_HOST"] = self.bucket.endpoint
         with count.with_suffix(".log").open("wb") as out:
             return subprocess.Popen(
                 command, stdout=out, stderr=out, env=os.environ | environment | {"ANSWERED": str(count)}
@@ -117,11 +123,12 @@ class Batch:
         return sum(float(count.with_suffix(".seconds").read_text()) for count in self.counts[begin:])
 
 
-def answers_of(target):
+def answers_of(target, bucket=None):
     """The answers without what differs between two runs: ids and times."""
+    store = open_store(str(target), "OUT", emulator_host=bucket and bucket.endpoint)
     found = []
-    for part in sorted(target.glob("part-*")):
-        for row in map(json.loads, part.read_text().splitlines()):
+    for name in sorted(name for name in store.list("") if name.startswith("part-")):
+        for row in map(json.loads, store.read(name).splitlines()):
             body = row["response"]["body"]
             found.append(
                 (row["custom_id"], row["response"]["status_code"], body["choices"], body["usage"]["completion_tokens"])
@@ -131,6 +138,22 @@ def answers_of(target):
 
 def end_of(*processes, timeout_s=300):
     return [process.wait(timeout_s) for process in processes]
+
+
+def kill_two(batch, target, random_):
+    """Run all shards; two are killed once they have answered something, and started again."""
+    before = len(batch.counts)
+    shards = [batch.shard(target, i) for i in range(NUM_SHARDS)]
+    for index in random_.sample(range(NUM_SHARDS), 2):
+        give_up_at = time.monotonic() + 120
+        while not batch.num_answered(before + index, before + index + 1) and shards[index].poll() is None:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.01)
+        time.sleep(random_.random())
+        shards[index].kill()
+        shards[index].wait()
+        shards[index] = batch.shard(target, index)
+    assert end_of(*shards) == [0] * NUM_SHARDS
 
 
 @pytest.mark.slow
@@ -143,17 +166,7 @@ def test_shards_that_are_killed_and_started_again_answer_as_one_process_does(tmp
     random_ = random.Random(0)
     for number in range(NUM_ROUNDS):
         target, before = tmp_path / f"round-{number}", len(batch.counts)
-        shards = [batch.shard(target, i) for i in range(NUM_SHARDS)]
-        for index in random_.sample(range(NUM_SHARDS), 2):
-            give_up_at = time.monotonic() + 120
-            while not batch.num_answered(before + index, before + index + 1) and shards[index].poll() is None:
-                assert time.monotonic() < give_up_at
-                time.sleep(0.01)
-            time.sleep(random_.random())
-            shards[index].kill()
-            shards[index].wait()
-            shards[index] = batch.shard(target, index)
-        assert end_of(*shards) == [0] * NUM_SHARDS
+        kill_two(batch, target, random_)
         assert answers_of(target) == expected
         twice = batch.num_answered(before) - NUM_LINES
         print(f"round {number}: {twice} lines answered twice")
@@ -163,6 +176,33 @@ def test_shards_that_are_killed_and_started_again_answer_as_one_process_does(tmp
         assert manifest["missing"] == []
         assert not (target / "claims").exists()
         assert not (target / "kept").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_shards_that_are_killed_on_a_bucket_that_fails_answer_each_line_once(gcs_bucket, tmp_path, cold_start):
+    batch = Batch(tmp_path, NUM_LINES, gcs_bucket)
+    assert end_of(batch.start(tmp_path / "one")) == [0]
+    expected = answers_of(tmp_path / "one")
+    random_ = random.Random(1)
+    for number in range(2):
+        target, before = gcs_bucket.uri(f"round-{number}"), len(batch.counts)
+        gcs_bucket.faults([
+            Fault("POST .*upload", times=8, skip=3, cut_after_bytes=5),  # stored, and nobody knows
+            Fault("POST .*upload", times=8, skip=15, status=503),
+            Fault("alt=media", times=8, skip=2, cut_after_bytes=100),
+            Fault("alt=media", times=4, skip=14, is_reset=True),
+            Fault("prefix=", times=8, skip=3, status=503),
+        ])  # fmt: skip
+        kill_two(batch, target, random_)
+        assert len(gcs_bucket.hits()) >= 20
+        gcs_bucket.faults([])
+        assert answers_of(target, gcs_bucket) == expected
+        twice = batch.num_answered(before) - NUM_LINES
+        print(f"round {number}: {twice} lines answered twice")
+        assert twice <= 2 * CHUNK_LINES
+        names = list(open_store(target, "OUT", emulator_host=gcs_bucket.endpoint).list(""))
+        assert [name for name in names if name.startswith(("claims", "kept"))] == []
 
 
 @pytest.mark.slow
@@ -192,8 +232,6 @@ def test_a_batch_between_buckets_becomes_one_file(gcs_bucket, tmp_path, cold_sta
     environment = os.environ | {"STORAGE_EMULATOR_HOST": gcs_bucket.endpoint}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    from service.storage.store import open_store
-
     store = open_store(gcs_bucket.uri("out"), "OUT", emulator_host=gcs_bucket.endpoint)
     assert list(store.list("")) == [
         "answers.jsonl", "job.json", "manifest.json", "part-00000-of-00002.jsonl", "part-00001-of-00002.jsonl"
