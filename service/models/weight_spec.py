@@ -15,25 +15,26 @@ INT4, FP4 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.float4_e2m1fn)
 FOUR_BITS = (INT4, FP4)
 MODEL_PREFIX = "model."
 BASE_PREFIXES = (MODEL_PREFIX, "transformer.")  # of the bare model's tensors in a model with a head
-# How files of some ages begin the names of a part of a model with images, and how others do.
-# Source: transformers `conversion_mapping.py` (llava, CLIPVisionModel)
+# How names of a part of a model with images begin, and what they are without. Files of several ages, and those of the
+# text alone, which its own class saved, differ in this.
+# Source: transformers `conversion_mapping.py` (llava, CLIPVisionModel), `models/idefics3/modeling_idefics3.py`
 PARTS = (
-    ("language_model.model.", "language_model."),
-    ("language_model.lm_head.", "lm_head."),
+    ("language_model.model.", ""),
+    ("language_model.", ""),
+    ("text_model.", ""),
     ("vision_tower.vision_model.", "vision_tower."),
 )
 
 
 def bare_name(name: str) -> str:
     """Return a tensor's name in the bare model."""
-    inner = without_base_prefix(name)
-    part, renamed = next((pair for pair in PARTS if inner.startswith(pair[0])), ("", ""))
-    return renamed + inner.removeprefix(part)
+    return name_in_part(name.removeprefix(next((prefix for prefix in BASE_PREFIXES if name.startswith(prefix)), "")))
 
 
-def without_base_prefix(name: str) -> str:
-    """Return a tensor's name without what the bare model has before it under a head."""
-    return name.removeprefix(next((prefix for prefix in BASE_PREFIXES if name.startswith(prefix)), ""))
+def name_in_part(name: str) -> str:
+    """Return a tensor's name without what names the part of the model that it is in."""
+    part, renamed = next((pair for pair in PARTS if name.startswith(pair[0])), ("", ""))
+    return renamed + name.removeprefix(part)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from service.errors import MalformedCheckpoint
 from service.models.stored.layers import StoredTensor
-from service.models.weight_spec import WeightSpec, bare_name, without_base_prefix
+from service.models.weight_spec import WeightSpec, bare_name, name_in_part
 from service.weights.left_out import ANOTHER_MODEL, MTP, NEXT_TOKENS, UNUSED, ZERO_BIASES, beside, foreign, harmless
 
 
@@ -182,8 +182,8 @@ def _match(name: str, keys: Mapping[str, str]) -> _Match | None:
 def _spelled(name: str) -> Iterator[str]:
     """Return the ways to write a name of the bare model."""
     yield name
-    if (bare := bare_name(name)) != without_base_prefix(name):
-        yield bare
+    if (inner := name_in_part(name)) != name:
+        yield inner
     for old, new in ENDS:
         if name.endswith(old):
             yield name.removesuffix(old) + new

@@ -14,7 +14,7 @@ from tests.process import run_on_devices
 from tests.served import DEMO, demo_tensors
 
 MIB = 1024 * 1024
-MLP_SIZE = 200_000  # 4 layers of 3 products with 256 columns: 1,170 MiB in bfloat16
+MLP_SIZE = 180_000
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import logging
 import re
 
+import numpy as np
 import pytest
 
 from service.errors import MalformedCheckpoint
@@ -22,6 +23,8 @@ CASES = {
     ),
 }
 OF_IMAGES = re.compile(r"vision|visual|connector|multi_modal_projector")
+# What the names of the text begin with in a whole model, where its own class has `model.`.
+TEXT_CLASS = re.compile(r"^(model\.language_model|language_model\.model|model\.text_model|language_model)\.(?!lm_head)")
 
 each_model = pytest.mark.parametrize("name", CASES)
 
@@ -46,6 +49,20 @@ def test_a_model_saved_without_what_reads_images_is_served_as_text(tmp_path, nam
     assert model.image_encoder is None
     assert "its text alone" in caplog.text
     assert load(folder).keys() == {spec.name for spec in decoder_weight_specs(model)}
+
+
+@each_model
+@pytest.mark.parametrize("wrapper", ["", "module.", "base_model.model."])
+def test_a_text_that_its_own_class_saved_is_served_beside_the_configuration_of_the_whole(tmp_path, name, wrapper):
+    config, text, _ = parts_of(name)
+    own = {wrapper + TEXT_CLASS.sub("model.", tensor): value for tensor, value in text.items()}
+    folder = write(tmp_path / "own", config, own)
+    expected = load(write(tmp_path / "text", config, text))
+    found = load(folder)
+    assert described(folder)[1].image_encoder is None
+    assert found.keys() == expected.keys()
+    for spec in expected:
+        np.testing.assert_array_equal(found[spec], expected[spec])
 
 
 @each_model
