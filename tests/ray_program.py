@@ -24,6 +24,7 @@ VARIABLES = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "120",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     # Few executables for each actor to compile.
     "MAX_MODEL_LEN": "256",
     "MAX_PREFILL_TOKENS": "64",

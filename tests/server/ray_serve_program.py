@@ -1,5 +1,6 @@
 """The service as a deployment of Ray Serve, and what a client gets of it."""
 
+import contextlib
 import json
 import socket
 import time
@@ -58,6 +59,25 @@ def asked(client):
     return found
 
 
+def under_prefix(port):
+    """Return what a client gets of an application whose routes are not those of the root."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}/llm", timeout=MAX_S) as client:
+        page = client.get("/openapi.json")
+        whole = client.post("/v1/completions", json=BODY).json()["choices"][0]["text"]
+        return {"page": page.status_code, "whole": whole, "events": events(client)}
+
+
+def message_of(name):
+    """Return what the status says of an application that cannot start."""
+    variables = {"env_vars": {"MODEL_URI": "/no/such/folder"}}
+    options = {"num_cpus": 0.5, "runtime_env": variables}
+    app = Levserve.options(ray_actor_options=options).bind()
+    with contextlib.suppress(RuntimeError):  # it says no more than the name of the application that failed
+        serve.run(app, name=name, route_prefix=f"/{name}")
+    found = serve.status().applications[name]
+    return [found.status, found.deployments[Levserve.name].message]
+
+
 def main():
     [service] = yaml.safe_load_all(Path("deploy/ray/ray_service.yaml").read_text())
     [application] = ServeDeploySchema.model_validate(yaml.safe_load(service["spec"]["serveConfigV2"])).applications
@@ -69,6 +89,9 @@ def main():
     serve.run(Levserve.options(ray_actor_options={"num_cpus": 0.5}).bind())
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=MAX_S) as client:
         found = asked(client)
+    found["message"] = message_of("bad")
+    serve.run(Levserve.options(ray_actor_options={"num_cpus": 0.5}).bind(), name="llm", route_prefix="/llm")
+    found["prefixed"] = under_prefix(port)
     serve.shutdown()
     ray.shutdown()
     return found

@@ -13,3 +13,7 @@ def test_a_replica_answers_once_it_can_streams_and_refuses_as_the_service_does()
     assert found["whole"]
     assert found["streamed"] == [found["whole"], "[DONE]"]
     assert found["refused"] == [404, "model_not_found"]
+    status, message = found["message"]
+    assert status == "DEPLOY_FAILED"
+    assert "/no/such/folder: no such folder" in message
+    assert found["prefixed"] == {"page": 200, "whole": found["whole"], "events": found["streamed"]}
