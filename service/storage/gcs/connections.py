@@ -5,7 +5,9 @@ several gigabytes a second, both take a large share of the time.
 """
 
 import http.client
+import io
 import ssl
+import time
 import urllib.request
 import weakref
 from collections.abc import Mapping
@@ -14,6 +16,8 @@ from urllib.parse import SplitResult, urlsplit
 from service.storage.retry import TransientFault
 
 BROKEN_CONNECTION = (OSError, http.client.HTTPException)
+# A body is read in one go for so long, so that whoever reads it can look whether it still should.
+READ_S = 0.1
 
 
 class Response:
@@ -24,6 +28,7 @@ class Response:
         self._connection, self._idle = connection, idle
         self._response = connection.getresponse()
         self._left_bytes = self._response.length
+        self._may_be_buffered = True  # what came with the headers
         self.status = self._response.status
         self.headers = self._response.headers
 
@@ -34,7 +39,12 @@ class Response:
         self.close()
 
     def readinto(self, buffer: memoryview) -> int:
-        """Read the bytes that have arrived into the start of `buffer`; return their number, 0 at the end of the body.
+        """Read bytes into the start of `buffer`, for a moment or until it is full or the body at its end.
+
+        A record of TLS has 16 KiB: with the GIL for each, a gigabyte would take a second from what a start imports.
+
+        Returns:
+            The number of bytes; 0 at the end of the body.
 
         Raises:
             TransientFault: the connection broke or timed out.
@@ -44,11 +54,28 @@ class Response:
                 data = self._response.read1(len(buffer))
                 buffer[: len(data)] = data
                 return len(data)
-            # `HTTPResponse.readinto` would wait for a full buffer; the underlying reader returns what has arrived.
-            num_bytes = self._response.fp.readinto1(buffer[: self._left_bytes]) if self._left_bytes else 0
+            num_bytes = self._receive(buffer[: self._left_bytes])
         except BROKEN_CONNECTION as error:
             raise connection_fault(error) from error
         self._left_bytes -= num_bytes
+        return num_bytes
+
+    def _receive(self, buffer: memoryview) -> int:
+        reader, num_bytes = self._response.fp, 0
+        if self._may_be_buffered and buffer:
+            num_asked = min(len(buffer), io.DEFAULT_BUFFER_SIZE)
+            data = reader.read1(num_asked)  # of the buffer, or else of the socket
+            num_bytes = len(data)
+            self._may_be_buffered = num_bytes == num_asked < io.DEFAULT_BUFFER_SIZE
+            buffer[:num_bytes] = data
+            if not data:
+                return 0
+        end_s = time.monotonic() + READ_S
+        receive = reader.raw.readinto
+        while num_bytes < len(buffer) and (num_received := receive(buffer[num_bytes:])):
+            num_bytes += num_received
+            if time.monotonic() > end_s:
+                break
         return num_bytes
 
     def read(self, max_bytes: int) -> bytes:

@@ -1,6 +1,8 @@
 """Connections to one server: through a proxy where the environment names one, and closed with their pool."""
 
 import gc
+import itertools
+import random
 import socketserver
 import threading
 import time
@@ -117,6 +119,37 @@ def test_a_pool_that_is_forgotten_closes_its_idle_connections(answers):
     while not answers.num_ended:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("sizes", [[1, 7, 8000, 300, 8192], [8192], [8191], [100_000], [1], [9000, 3]])
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_a_body_comes_whole_in_pieces_of_any_size_whatever_of_it_comes_with_the_headers(sizes: list[int], num_parts):
+    body = random.Random(1).randbytes(50_000)
+
+    class Server(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline() != b"\r\n":
+                pass
+            sent = b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n" + body
+            part = -(-len(sent) // num_parts)
+            for begin in range(0, len(sent), part):
+                self.wfile.write(sent[begin : begin + part])
+                time.sleep(0.01)
+            self.rfile.read()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Server) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        connections, received = pool(f"http://127.0.0.1:{server.server_address[1]}"), bytearray()
+        with connections.get("/path", {}) as response:
+            for size in itertools.cycle(sizes):
+                buffer = bytearray(size)
+                if not (num_bytes := response.readinto(memoryview(buffer))):
+                    break
+                received += buffer[:num_bytes]
+        connections.close()
+        server.shutdown()
+    assert received == body
 
 
 @pytest.mark.parametrize("num_bytes", [0, 3])
