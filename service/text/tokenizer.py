@@ -68,10 +68,13 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpacked, (self.packed, self.special_tokens, self.eos_ids, self.num_rows, self.defaults)
 
-    @cached_property  # the library copies the whole vocabulary to count it
+    @cached_property
     def vocab_size(self) -> int:
         """Number of ids in the tokenizer, added tokens included; an embedding may have more rows."""
-        return self.backend.get_vocab_size(with_added_tokens=True)
+        # Asked for all, the library copies the whole vocabulary to count it. `str` of an added token is its content.
+        added, model = set(map(str, self.backend.get_added_tokens_decoder().values())), self.backend.model
+        num_added = sum(model.token_to_id(token) is None for token in added)
+        return self.backend.get_vocab_size(with_added_tokens=False) + num_added
 
     def first_difference(self, other: "Tokenizer") -> str | None:
         """Return a token that is not the same of both: added tokens may be missing in one, and no others."""

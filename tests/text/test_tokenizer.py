@@ -64,6 +64,15 @@ def test_special_tokens_are_added_on_demand_only():
     assert max(bare) < tokenizer.vocab_size
 
 
+@pytest.mark.parametrize("build", [byte_level, metaspace, lambda: LibraryTokenizer(models.WordLevel({"a": 0}, "a"))])
+def test_it_counts_all_its_tokens_those_that_were_added_too(build):
+    backend = build()
+    assert Tokenizer(backend).vocab_size == backend.get_vocab_size(with_added_tokens=True)
+    backend.add_tokens(["a", "<tool>", "<tool>"])
+    backend.add_special_tokens(["<s>", "<|beyond|>"])
+    assert Tokenizer(backend).vocab_size == backend.get_vocab_size(with_added_tokens=True)
+
+
 def test_a_truncation_saved_after_training_does_not_cut_prompts():
     backend = byte_level()
     backend.enable_truncation(4)
