@@ -11,8 +11,7 @@ from functools import partial
 from itertools import batched, takewhile
 from typing import Annotated, Literal, NamedTuple, TypedDict
 
-from fastapi import APIRouter, Depends
-from fastapi.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from service.api.answers.generation import Usage
 from service.api.conversation import Options
@@ -24,6 +23,7 @@ from service.api.generation.images import see
 from service.api.generation.streams import TextRule, TextStreams
 from service.api.http.call import Call
 from service.api.http.receive import json_body
+from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.decisions import ChoiceQuestion, DecisionsRequest, Question, ScoreQuestion
 from service.api.schema.token_ids import TokenIds
@@ -33,7 +33,7 @@ from service.engine.request import MAX_SEQUENCES, PlacedMedium, Request, Samplin
 from service.engine.token_mask import pack_token_mask
 from service.text.detokenizer import StopRule
 
-router = APIRouter()
+router = Router()
 
 RULE = TextRule(StopRule(()))
 MANY_OPTIONS = 1000  # whose answers take a thread to write

@@ -1,10 +1,11 @@
-"""FastAPI dependencies of the handlers: the state that all requests share, and the call of one."""
+"""What handlers read of requests: the state that all requests share, and the call of one."""
 
 from typing import Annotated
 
-from fastapi import Depends, Request
+from starlette.requests import Request
 
 from service.api.http.call import ApiContext, Call, call_of
+from service.api.http.routing import Depends
 
 
 async def api_context(request: Request) -> ApiContext:

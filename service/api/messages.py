@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
-from fastapi.responses import Response
+from starlette.responses import Response
 
 from service.api.answers.messages import MessageEvent, MessageObject, MessageTokens
 from service.api.answers.service import RenderedPrompt
@@ -19,13 +18,14 @@ from service.api.generation.sealed import seal, sign
 from service.api.generation.streams import TextDelta
 from service.api.generation.token_answers import count_tokens
 from service.api.http.receive import json_body
+from service.api.http.routing import Depends, Router
 from service.api.http.sse import MessageStream
 from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
 from service.api.render import json_answer, rendered_chat
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.engine.request import FinishReason
 
-router = APIRouter()
+router = Router()
 
 # What Anthropic counts besides: what its caches and its own tools cost.
 NO_USAGE = {"cache_creation": None, "inference_geo": None, "server_tool_use": None, "service_tier": "standard"}

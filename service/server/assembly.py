@@ -1,4 +1,4 @@
-"""The API of a process, assembled from its settings; importing this file imports FastAPI."""
+"""The API of a process, assembled from its settings; importing this file imports the API."""
 
 from collections.abc import Callable
 from functools import partial

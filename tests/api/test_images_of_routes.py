@@ -33,7 +33,7 @@ TILES = 5
 
 def post(service, path, body):
     answer = asyncio.run(service.post(path, {"model": MODEL} | body))
-    service.fastapi.state.context.media.end()
+    service.asgi.state.context.media.end()
     return answer
 
 

@@ -8,11 +8,10 @@ from io import BytesIO
 from typing import Any, NamedTuple, get_origin, override
 
 import jiter
-from fastapi import Request
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from service.api.http.call import call_of
 from service.api.schema.wire import WireObject, checked
@@ -40,7 +39,7 @@ class Form(NamedTuple):
 
 
 def form_body[T: WireObject](kind: type[T]) -> Callable[[Request], Any]:
-    """Return a FastAPI dependency that reads a form, and returns its checked fields and its file."""
+    """Return what reads a form, and returns its checked fields and its file."""
 
     async def read(request: Request) -> tuple[T, bytes]:
         form = await read_form(request)

@@ -6,9 +6,8 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from fastapi import Request
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.http.call import call_of, cancel_on_disconnect
@@ -31,7 +30,7 @@ UNSTATED_MEDIA_TYPES = frozenset({"", "application/octet-stream", "application/x
 
 
 def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]:
-    """Return a FastAPI dependency that reads and checks a body of this kind; a long one comes without its bulk."""
+    """Return what reads and checks a body of this kind; a long one comes without its bulk."""
 
     async def read(request: Request) -> T:
         parsed = await read_body(kind, request)
