@@ -1,6 +1,7 @@
 """One HTTP request, from its arrival to its log line."""
 
 import asyncio
+import contextlib
 import re
 import time
 import uuid
@@ -276,17 +277,28 @@ async def cancel_on_disconnect[T](receive: Receive, work: Coroutine[Any, Any, T]
     Raises:
         ClientDisconnected: the client disconnected first.
     """
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_disconnected(receive))
+    task, has_left = asyncio.current_task(), False
+    assert task is not None, "a coroutine runs in a task"
+    num_cancellations = task.cancelling()
+
+    async def watch() -> None:
+        nonlocal has_left
+        with contextlib.suppress(Exception):  # the connection is broken
+            await _disconnected(receive)
+        has_left = True
+        task.cancel()
+
+    watching = asyncio.create_task(watch())
     try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnected
-        return working.result()
+        return await work
+    except asyncio.CancelledError:
+        if has_left and task.cancelling() == num_cancellations + 1:
+            raise ClientDisconnected from None
+        raise
     finally:
-        working.cancel()
         watching.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
+        if has_left:
+            task.uncancel()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -6,11 +6,10 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.http.call import call_of, cancel_on_disconnect
+from service.api.http.call import call_of, cancel_on_disconnect, header
 from service.api.schema.wire import WireObject, parse
 from service.api.work.long_body import LongBodies, LongBody
 from service.api.work.long_work import SHORT_BODY_BYTES
@@ -124,7 +123,7 @@ class AcceptedBodies:
 
 def stated_length(scope: Scope) -> int | None:
     """Return the length of a body that its header states, in bytes; None for none, or one that is no length."""
-    length = Headers(scope=scope).get("content-length", "")
+    length = header(scope, b"content-length")
     return int(length) if length.isdecimal() and len(length) <= MAX_LENGTH_DIGITS else None
 
 
@@ -155,14 +154,14 @@ class BodyLimit:
 
 
 def _refusal(scope: Scope, accepted: Accepted) -> RequestError | None:
-    headers, length = Headers(scope=scope), stated_length(scope)
-    if ("content-length" in headers and length is None) or (length or 0) > accepted.max_bytes:
+    headers, length = dict(reversed(scope["headers"])), stated_length(scope)  # the first of each name counts
+    if (b"content-length" in headers and length is None) or (length or 0) > accepted.max_bytes:
         return BodyTooLarge(accepted.max_bytes, accepted.setting)
-    if headers.get("content-encoding", "identity").lower() != "identity":
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         return UnsupportedMediaType("Content-Encoding is not supported: send the body uncompressed.")
-    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = header(scope, b"content-type").partition(";")[0].strip().lower()
     # A page of another origin may send these without asking first, so a browser must name JSON.
-    is_json = media_type == JSON or ("origin" not in headers and media_type in UNSTATED_MEDIA_TYPES)
+    is_json = media_type == JSON or (b"origin" not in headers and media_type in UNSTATED_MEDIA_TYPES)
     is_accepted = is_json if accepted.media_type == JSON else media_type == accepted.media_type
     # Defends against T26.
     if scope["method"] in METHODS_WITH_BODY and not is_accepted:

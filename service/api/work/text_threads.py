@@ -3,13 +3,12 @@
 import asyncio
 import contextlib
 import contextvars
-import math
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
-
-import anyio
-import anyio.to_thread
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
 
 from service.api.work.turns import ANYONE, Turns, WorkOwner
 
@@ -22,6 +21,9 @@ MAX_STORED = 4
 # Of requests with long bodies, whose tokenizing may take seconds and hundreds of megabytes: they have threads of their
 # own, so that short requests never wait for them.
 MAX_LONG_TEXT_THREADS = 2
+MAX_RESTING = 8
+
+type Inbox = "SimpleQueue[Callable[[Any], None] | None]"  # of a thread; what runs in it is given it
 
 
 class TextThreads:
@@ -35,7 +37,8 @@ class TextThreads:
         self.grammars = Turns(MAX_GRAMMAR_THREADS)
         self.stored = Turns(MAX_STORED)
         self._of_models: dict[str, Turns] = {}
-        self._any = anyio.CapacityLimiter(math.inf)
+        self._resting: list[Inbox] = []  # of threads that wait for work
+        weakref.finalize(self, _end, self._resting)
 
     def of_model(self, key: str) -> Turns:
         """Return the turns of the short texts of a model, whose template may delay only its own requests."""
@@ -55,44 +58,63 @@ class TextThreads:
             is_long: whether it may take long, so that it yields to the steps of others.
             turns: bounds how much such work is done at the same time; None: `long` or `short`.
         """
-        loop = asyncio.get_running_loop()
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         turns = turns or (self.long if is_long else self.short)
         turn = await turns.take(client)
-        unclaimed = [work]  # `pop` is atomic: either the thread begins, or a cancellation was before it
+        made: asyncio.Future[T] = loop.create_future()
 
-        def run() -> T:
-            claimed = unclaimed.pop()
+        def end(finish: Callable[[], None], inbox: Inbox | None) -> None:
+            turns.give_back(turn)
+            if inbox is not None:
+                self._rest(inbox)
+            if not made.done():
+                finish()
+
+        def run(inbox: Inbox | None) -> None:
             try:
-                return claimed()
-            except Exception:
-                raise
+                finish = partial(made.set_result, context.run(work))
+            except Exception as error:
+                finish = partial(made.set_exception, error)
             except BaseException as panic:  # of a native library; a task that awaits it takes it for its own end
-                raise RuntimeError("a native library panicked") from panic
-            finally:
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(turns.give_back, turn)
+                bug = RuntimeError("a native library panicked")
+                bug.__cause__ = panic
+                finish = partial(made.set_exception, bug)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(end, finish, inbox)
+            del finish  # an error refers to this frame
 
-        try:
-            if is_long:
-                return await self._run_in_own_thread(run)
-            return await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._any)
-        except asyncio.CancelledError:
-            with contextlib.suppress(IndexError):
-                unclaimed.pop()
-                turns.give_back(turn)
-            raise
+        if is_long:
+            threading.Thread(target=self._run_slowly, args=(run,), name="long text", daemon=True).start()
+        else:
+            self._resting_thread().put(run)
+        return await made
 
-    async def _run_in_own_thread[T](self, work: Callable[[], T]) -> T:
-        """Return the result of work in a thread of low priority, which no later work could raise again."""
-        outcome, context = Future[T](), contextvars.copy_context()
+    def _run_slowly(self, run: Callable[[None], None]) -> None:
+        """Run work in this thread, at a low priority which no later work could raise again."""
+        self._yield_to_steps()
+        run(None)
 
-        def run() -> None:
-            self._yield_to_steps()
-            try:
-                outcome.set_result(context.run(work))
-            except BaseException as error:  # for the task that awaits it
-                outcome.set_exception(error)
+    def _resting_thread(self) -> Inbox:
+        if self._resting:
+            return self._resting.pop()
+        inbox: Inbox = SimpleQueue()
+        threading.Thread(target=_serve, args=(inbox,), name="text", daemon=True).start()
+        return inbox
 
-        outcome.set_running_or_notify_cancel()  # from here on, a cancellation leaves the thread alone
-        threading.Thread(target=run, name="long text", daemon=True).start()
-        return await asyncio.wrap_future(outcome)
+    def _rest(self, inbox: Inbox) -> None:
+        if len(self._resting) < MAX_RESTING:
+            self._resting.append(inbox)
+        else:
+            inbox.put(None)
+
+
+def _serve(inbox: Inbox) -> None:
+    """Run what arrives, until that is nothing."""
+    while (run := inbox.get()) is not None:
+        run(inbox)
+        del run  # and what it has made
+
+
+def _end(resting: list[Inbox]) -> None:
+    for inbox in resting:
+        inbox.put(None)
