@@ -81,7 +81,6 @@ class AudioRequest(WireObject):
         "to_language": "Whisper translates to English only, with /v1/audio/translations.",
         "vad_config": "send 'vad_filter', or a 'chunking_strategy' with its own options.",
     }
-    nested: ClassVar[dict[str, type[WireObject]]] = {"chunking_strategy": ServerVad}
 
     model: str = Field(max_length=MAX_NAME_CHARS)
     """The name of a speech model."""

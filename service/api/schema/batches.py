@@ -3,7 +3,7 @@
 Source: https://platform.openai.com/docs/api-reference/files, https://platform.openai.com/docs/api-reference/batch
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -27,8 +27,6 @@ class ExpiresAfter(WireObject):
 class FileFields(WireObject):
     """The form of POST /v1/files besides the file itself."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"expires_after": ExpiresAfter}
-
     purpose: Literal["batch"]
     """What a file is for: `batch`; in a list also `batch_output`."""
     expires_after: ExpiresAfter | None = None
@@ -50,8 +48,6 @@ class FileQuery(WireObject):
 
 class BatchRequest(WireObject):
     """The body of POST /v1/batches."""
-
-    nested: ClassVar[dict[str, type[WireObject]]] = {"output_expires_after": ExpiresAfter}
 
     input_file_id: str = Field(max_length=MAX_NAME_CHARS)
     """An uploaded file, a request a line: `custom_id`, `method`, `url` and `body`."""

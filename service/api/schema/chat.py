@@ -4,6 +4,7 @@ Source: https://platform.openai.com/docs/api-reference/chat/create
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, get_args, override
 
 from pydantic import BeforeValidator, Field
@@ -29,7 +30,7 @@ from service.api.schema.generation import HINTS, REFUSED, GenerationRequest, Max
 from service.api.schema.structured import ResponseFormat
 from service.api.schema.template import TemplateFields
 from service.api.schema.tools import MAX_TOOLS, NamedFunction, Tool, ToolChoice, ToolWord, as_tool_choice
-from service.api.schema.wire import ANY, NeutralValues, WireObject
+from service.api.schema.wire import ANY, NeutralValues, OrText, WireObject
 from service.engine.limits import MAX_LOGPROBS
 from service.errors import InvalidParameter, MissingParameter
 
@@ -89,10 +90,6 @@ def _function_call_id(name: Any) -> str:
 def as_arguments(value: Any) -> str:
     """Return the arguments of an earlier call as text; clients also send back what they have parsed, or nothing."""
     return (value if isinstance(value, str) else to_json(value).decode()) or "{}"
-
-
-def _as_parts(value: Any) -> Any:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
 def with_text_of_refusal(part: dict[str, Any]) -> dict[str, Any]:
@@ -169,10 +166,8 @@ class ContentPart(WireObject):
     hints: ClassVar[NeutralValues] = {"annotations": ([],), "cache_control": (), "logprobs": ([],)}
     blank: ClassVar[tuple[str, ...]] = ("type", "image_url")
     supported_types: ClassVar[tuple[str, ...]] = (*_TEXT_TYPES, _IMAGE_TYPE)
-    nested: ClassVar[dict[str, type[WireObject]]] = {"image_url": ImageUrl}
 
     type: Literal["text", "input_text", "output_text", "refusal", "image_url"] = "text"
-    """The kind of the object."""
     text: str = ""
     """The text."""
     image_url: Annotated[ImageUrl, BeforeValidator(_as_image, json_schema_input_type=str | ImageUrl)] | None = None
@@ -221,12 +216,10 @@ class ToolCall(WireObject):
 
     hints: ClassVar[NeutralValues] = {"extra_content": ({},), "index": ANY, "provider_specific_fields": ({},)}
     blank: ClassVar[tuple[str, ...]] = ("id", "type")
-    nested: ClassVar[dict[str, type[WireObject]]] = {"function": FunctionCall}
 
     id: str | None = None
     """The call's id, which the tool's answer repeats; of a call without one, the results come in its place."""
     type: Literal["function"] = "function"
-    """The kind of the object."""
     function: FunctionCall
     """The function that was called."""
 
@@ -248,15 +241,8 @@ class ToolCall(WireObject):
 class Prediction(WireObject):
     """Text that the answer will have for the most part, such as a file that it edits."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"content": ContentPart}
-
     type: Literal["content"] = "content"
-    """The kind of the object."""
-    content: Annotated[
-        list[ContentPart],
-        Field(fail_fast=True),
-        BeforeValidator(_as_parts, json_schema_input_type=str | list[ContentPart]),
-    ]
+    content: Annotated[list[ContentPart], Field(fail_fast=True), OrText()]
     """The text, whole or in parts."""
 
     @property
@@ -270,19 +256,9 @@ class Message(WireObject):
 
     hints: ClassVar[NeutralValues] = _REPLAYED_FIELDS
     blank: ClassVar[tuple[str, ...]] = ("name", "tool_call_id", "reasoning_content", "reasoning")
-    nested: ClassVar[dict[str, type[WireObject]]] = {"content": ContentPart, "tool_calls": ToolCall}
 
     role: Role
-    """Who speaks: `system`, of which `developer` is a newer name, `user`, `assistant`, `tool`, or a role that the
-    model's chat template writes."""
-    content: (
-        Annotated[
-            list[ContentPart],
-            Field(fail_fast=True),
-            BeforeValidator(_as_parts, json_schema_input_type=str | list[ContentPart]),
-        ]
-        | None
-    ) = None
+    content: Annotated[list[ContentPart], Field(fail_fast=True), OrText()] | None = None
     """The text, whole or in parts, and images between them. An assistant's message with tool calls needs none."""
     name: str | None = None
     """The author's name, if the chat template uses one."""
@@ -362,17 +338,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     own_limits: ClassVar[tuple[str, ...]] = ("max_tokens", "max_completion_tokens")
     bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user"}]}
     keeps_sent: ClassVar[tuple[str, ...]] = ("messages", "tools")
-    nested: ClassVar[dict[str, type[WireObject]]] = {
-        **GenerationRequest.nested,
-        "function_call": NamedFunction,
-        "messages": Message,
-        "prediction": Prediction,
-        "response_format": ResponseFormat,
-        "tool_choice": ToolChoice,
-        "tools": Tool,
-    }
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    """The chat so far, oldest message first."""
     functions: list[dict[str, Any]] = Field(default_factory=list)
     """The older name of `tools`; the answer states its call as `function_call`."""
     function_call: Literal["none", "auto"] | NamedFunction | None = None
@@ -384,8 +350,6 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     response_format: ResponseFormat | None = None
     """Whether the answer is text, a JSON object, or JSON that satisfies a schema."""
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
-    """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
-    the call is required or strict, and is otherwise left out and named."""
     tool_choice: (
         Annotated[
             ToolChoice,
@@ -399,7 +363,6 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     logprobs: bool = False
     """Whether to return the log-probability of each token."""
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
-    """How many alternatives to return for each token; needs `logprobs`."""
     safety_identifier: str | None = None
     """The newer name of `user`."""
     truncation: Literal["auto", "disabled"] = "disabled"
@@ -450,31 +413,38 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     def conversation(self, own_thinking: OwnThinking) -> Conversation:
         """Return what the chat asks for."""
         return Conversation(
-            turns=turns_of(self.messages),
+            turns=self.turns,
             at="messages",
             options=self.options(),
-            tools=self._tools(),
-            choice=self._choice(),
+            tools=self.stated_tools,
+            choice=self.choice,
             allows_several_calls=self.parallel_tool_calls,
             drops_oldest=self.truncation == "auto",
             **self.rendering(),
         )
 
-    def _tools(self) -> list[Function]:
+    @cached_property
+    def turns(self) -> Sequence[Turn]:
+        """The messages."""
+        return turns_of(self.messages)
+
+    @cached_property
+    def stated_tools(self) -> Sequence[Function]:
+        """The tools."""
         return [tool.as_tool(f"tools[{index}]") for index, tool in enumerate(self.tools)]
 
-    def _choice(self) -> Choice:
+    @cached_property
+    def choice(self) -> Choice:
+        """Whether tools may or must be called, and which."""
         return ANY_CHOICE if self.tool_choice is None else self.tool_choice.as_choice()
 
     @override
     def check_consistency(self) -> None:
         """Refuse two limits or formats that differ, and `top_logprobs` without `logprobs`, as OpenAI does."""
         super().check_consistency()
-        if self.tools or self.tool_choice is not None:
-            check_tools(self._tools(), self._choice())
+        check_tools(self.stated_tools, self.choice)
         self.check_rendering()
-        if any(message.role == "tool" for message in self.messages):
-            check_results(turns_of(self.messages))
+        check_results(self.turns)
         unread: dict[str, str] = {}
         for index, message in enumerate(self.messages):
             _check_parts(message, f"messages[{index}]")

@@ -11,8 +11,8 @@ from pydantic_core import PydanticCustomError, to_json
 
 from service.api.conversation import Conversation, Options, OwnThinking
 from service.api.schema.generation import MAX_NAME_CHARS
-from service.api.schema.response_input import InputItem, InputPart, as_items, as_parts, check_results, turns_of
-from service.api.schema.wire import ANY, UNION_MEMBER, NeutralValues, WireObject
+from service.api.schema.response_input import InputItem, InputPart, as_items, check_results, turns_of
+from service.api.schema.wire import ANY, UNION_MEMBER, NeutralValues, OrText, WireObject
 from service.engine.request import MAX_PRIORITY
 from service.errors import InvalidParameter, UnsupportedParameter
 
@@ -42,7 +42,7 @@ class DecisionPart(InputPart):
 class DecisionItem(InputItem):
     """One item of the input."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"content": DecisionPart, "output": DecisionPart}
+    read_as: ClassVar[Mapping[str, type[WireObject]]] = {"content": DecisionPart, "output": DecisionPart}
 
 
 class Option(WireObject):
@@ -94,18 +94,14 @@ class Level(Option):
         return self.label
 
 
-Words = Annotated[list[InputPart], Field(min_length=1, fail_fast=True)]
-
-
 class Question(WireObject):
     """A question about the input: `predicate`, `choice` or `score`."""
 
     supported_types: ClassVar[tuple[str, ...]] = ("predicate", "choice", "score")
-    nested: ClassVar[dict[str, type[WireObject]]] = {"instructions": DecisionPart}
 
     name: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     """The name that the answer repeats."""
-    instructions: Annotated[Words, BeforeValidator(as_parts, json_schema_input_type=str | Words)]
+    instructions: Annotated[list[DecisionPart], Field(min_length=1, fail_fast=True), OrText("input_text")]
     """The question, as a text or in parts."""
 
     @property
@@ -140,7 +136,6 @@ class Predicate(Question):
     """How likely a statement about the input is true."""
 
     type: Literal["predicate"]
-    """The kind of the object."""
 
     @property
     @override
@@ -156,10 +151,7 @@ class Predicate(Question):
 class ChoiceQuestion(Question):
     """Which of several values fits the input."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {**Question.nested, "choices": ChoiceOption}
-
     type: Literal["choice"]
-    """The kind of the object."""
     choices: Annotated[list[ChoiceOption], Field(min_length=2, max_length=MAX_CHOICES, fail_fast=True)]
     """The values, each of them once."""
 
@@ -183,10 +175,7 @@ class ChoiceQuestion(Question):
 class ScoreQuestion(Question):
     """Where the input is on a scale of levels."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {**Question.nested, "levels": Level}
-
     type: Literal["score"]
-    """The kind of the object."""
     levels: Annotated[list[Level], Field(min_length=2, max_length=MAX_LEVELS, fail_fast=True)]
     """The levels from the lowest to the highest."""
 
@@ -224,10 +213,8 @@ class DecisionsRequest(WireObject):
 
     hints: ClassVar[NeutralValues] = {"prompt_cache_key": ANY, "prompt_cache_options": ANY}
     bulk: ClassVar[Mapping[str, Any]] = {"input": ""}
-    nested: ClassVar[dict[str, type[WireObject]]] = {"input": DecisionItem, "questions": Question}
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
     input: Annotated[Items, BeforeValidator(as_items, json_schema_input_type=str | Items)]
     """What all questions are about: a text, or the items of a conversation. A user's message may have JSON
     (`input_json`), read as its text."""

@@ -11,6 +11,23 @@ from itertools import pairwise
 from textwrap import dedent
 from types import get_original_bases
 
+# Of fields that mean the same in all bodies that have them.
+COMMON = {
+    "description": "What it is for.",
+    "messages": "The chat so far, oldest message first.",
+    "model": "The served model's name; GET /v1/models lists it.",
+    "role": "Who speaks: `system`, of which `developer` is a newer name, `user`, `assistant`, `tool`, or a role that "
+    "the\nmodel's chat template writes.",
+    "stream": "Whether to answer with server-sent events.",
+    "temperature": "Divides the logits; 0 always takes the likeliest token.",
+    "tools": "The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is "
+    "refused if\nthe call is required or strict, and is otherwise left out and named.",
+    "top_logprobs": "How many alternatives to return for each token; needs `logprobs`.",
+    "top_p": "Keep the likeliest tokens whose probabilities add up to this; 0 keeps only the likeliest.",
+    "type": "The kind of the object.",
+    "user": "The client's own user, written to the log.",
+}
+
 
 @cache
 def field_docstrings(kind: type) -> dict[str, str]:

@@ -13,11 +13,9 @@ class EncoderRequest(WireObject):
     """Which model reads the texts, and how much of each."""
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT32_MAX)
     """vLLM's: the number of tokens to which each text, of a pair the second one, is cut; -1: the model's maximum."""
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    """The client's own user, written to the log."""
 
     @override
     def check_consistency(self) -> None:

@@ -132,9 +132,7 @@ class SamplingFields(WireObject):
     """How tokens are sampled and when a sequence ends; None leaves the choice to the operator or the model's author."""
 
     temperature: Temperature | None = None
-    """Divides the logits; 0 always takes the likeliest token."""
     top_p: TopP | None = None
-    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps only the likeliest."""
     top_k: TopK | None = None
     """vLLM's: keep this many of the likeliest tokens; 0 and -1 keep all."""
     min_p: MinP | None = None
@@ -174,8 +172,6 @@ class SamplingFields(WireObject):
 
 class SharedFields(SamplingFields):
     """The fields that chats, completions and responses share."""
-
-    nested: ClassVar[dict[str, type[WireObject]]] = {"structured_outputs": StructuredOutputs}
 
     stop: StopStrings = Field(default_factory=list)
     """Strings that end the text, and neither thinking nor calls; the text excludes them."""
@@ -235,21 +231,17 @@ class StreamOptions(WireObject):
 class GenerationRequest(SharedFields):
     """The fields that chats and completions share."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {**SharedFields.nested, "stream_options": StreamOptions}
     remedies: ClassVar[Mapping[str, str]] = REMEDIES
     own_limits: ClassVar[tuple[str, ...]] = ("max_tokens",)
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
     max_tokens: MaxTokens = None
     """The most tokens of one choice; -1, or more than there is room for: the rest of the context. Without it: 16 for a
     text; for a chat, the rest."""
     stream: bool = False
-    """Whether to answer with server-sent events."""
     stream_options: StreamOptions | None = None
     """What the stream carries besides the text."""
     user: str | None = None
-    """The client's own user, written to the log."""
     return_tokens_as_token_ids: bool = False
     """vLLM's: log-probabilities name tokens as `token_id:ID`."""
     return_token_ids: bool = False

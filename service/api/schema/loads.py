@@ -23,7 +23,6 @@ class LoadsQuery(WireObject):
     include: str = Field(default="all", max_length=MAX_NAME_CHARS)
     """SGLang's: parts of the load, separated by commas, of which there are `core` and `queues`."""
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
 
     @property
     def sections(self) -> frozenset[str]:

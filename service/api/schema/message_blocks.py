@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, override
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from service.api.conversation import Call, ImagePart, OwnThinking, Part, TextPart, Turn
 from service.api.schema.chat import as_arguments, image_of_source
-from service.api.schema.wire import ANY, MAX_ECHOED_CHARS, NeutralValues, WireObject
+from service.api.schema.wire import ANY, MAX_ECHOED_CHARS, NeutralValues, OrText, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 CACHE_HINTS: NeutralValues = {"cache_control": ()}  # prefixes are cached without it
@@ -49,7 +49,6 @@ class TextBlock(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = ("text",)
 
     type: Literal["text"]
-    """The kind of the object."""
     text: str
     """The text."""
 
@@ -60,7 +59,6 @@ class _Readable(WireObject):
     hints: ClassVar[NeutralValues] = _BLOCK_HINTS
 
     type: str
-    """The kind of the object."""
     text: str | None = None
     """The text."""
     title: str | None = None
@@ -92,8 +90,6 @@ class _Readable(WireObject):
 class ResultBlock(_Readable):
     """A block of a tool's result."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"content": TextBlock}
-
     content: Annotated[list[TextBlock], Field(fail_fast=True)] | None = None
     """What a search has found."""
 
@@ -104,26 +100,13 @@ class ResultBlock(_Readable):
         return super().as_text()
 
 
-def _as_result(value: Any) -> Any:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
-
-
 class Block(_Readable):
     """A block of a message."""
-
-    nested: ClassVar[dict[str, type[WireObject]]] = {"content": ResultBlock}
 
     source: dict[str, Any] | str | None = None
     """An image (its `data`, of type `base64`, or with ALLOW_REMOTE_IMAGES its `url`), a document's text, or a search
     result's address."""
-    content: (
-        Annotated[
-            list[ResultBlock],
-            Field(fail_fast=True),
-            BeforeValidator(_as_result, json_schema_input_type=str | list[ResultBlock]),
-        ]
-        | None
-    ) = None
+    content: Annotated[list[ResultBlock], Field(fail_fast=True), OrText()] | None = None
     """What the call returned, or a search has found: a text, or its blocks."""
     id: str | None = None
     """The call's id, which the tool's answer repeats."""

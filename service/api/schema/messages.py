@@ -6,7 +6,7 @@ Source: https://docs.anthropic.com/en/api/messages, https://docs.anthropic.com/e
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, override
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from service.api.conversation import (
     ANY_CHOICE,
@@ -35,7 +35,7 @@ from service.api.schema.generation import (
 from service.api.schema.message_blocks import CACHE_HINTS, Block, TextBlock, joined, turns_of
 from service.api.schema.other_names import GRAMMAR_PROMISES, LIMITS
 from service.api.schema.tools import MAX_TOOLS, NAME_PATTERN
-from service.api.schema.wire import ANY, NeutralValues, WireObject
+from service.api.schema.wire import ANY, NeutralValues, OrText, WireObject
 from service.errors import InvalidParameter, MissingParameter
 from service.text.grammar.strict import check_strict
 
@@ -63,22 +63,15 @@ _REPLAYED_FIELDS: NeutralValues = dict.fromkeys(
 )  # fmt: skip
 
 
-def _as_blocks(value: Any) -> Any:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
-
-
 class InputMessage(WireObject):
     """One turn of the conversation."""
 
     hints: ClassVar[NeutralValues] = _REPLAYED_FIELDS
-    nested: ClassVar[dict[str, type[WireObject]]] = {"content": Block}
 
     role: Role
     """Who speaks: `user`, `assistant`, `system`, which may do so in the middle too, or a role that the model's chat
     template writes."""
-    content: Annotated[
-        list[Block], Field(fail_fast=True), BeforeValidator(_as_blocks, json_schema_input_type=str | list[Block])
-    ]
+    content: Annotated[list[Block], Field(fail_fast=True), OrText()]
     """The text, or its blocks."""
 
 
@@ -98,7 +91,6 @@ class MessagesTool(WireObject):
     name: str | None = Field(default=None, pattern=NAME_PATTERN)
     """The tool's name."""
     description: str | None = None
-    """What it is for."""
     input_schema: dict[str, Any] | None = None
     """A JSON Schema of the input, an object; without it the tool takes none."""
     strict: bool = False
@@ -177,7 +169,6 @@ class OutputFormat(WireObject):
     """The schema of the answer's text."""
 
     type: Literal["json_schema"]
-    """The kind of the object."""
     schema_: dict[str, Any] = Field(alias="schema")
     """A JSON Schema. A keyword that cannot be enforced is refused by its path."""
 
@@ -186,7 +177,6 @@ class OutputConfig(WireObject):
     """How the answer is made."""
 
     hints: ClassVar[NeutralValues] = {"task_budget": ()}
-    nested: ClassVar[dict[str, type[WireObject]]] = {"format": OutputFormat}
 
     effort: str | None = None
     """How long to think, for chat templates that read it; `none` where thinking has a switch."""
@@ -201,35 +191,17 @@ class MessagesMetadata(WireObject):
     """The client's own user, written to the log."""
 
 
-System = Annotated[
-    list[TextBlock], Field(fail_fast=True), BeforeValidator(_as_blocks, json_schema_input_type=str | list[TextBlock])
-]
-
-
 class CountTokensRequest(WireObject):
     """The body of POST /v1/messages/count_tokens: what makes a prompt."""
 
     hints: ClassVar[NeutralValues] = _HINTS
     bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user", "content": []}], "system": []}
-    nested: ClassVar[dict[str, type[WireObject]]] = {
-        "messages": InputMessage,
-        "metadata": MessagesMetadata,
-        "output_config": OutputConfig,
-        "system": TextBlock,
-        "thinking": ThinkingConfig,
-        "tool_choice": MessagesToolChoice,
-        "tools": MessagesTool,
-    }
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
     messages: Annotated[list[InputMessage], Field(min_length=1, fail_fast=True)]
-    """The chat so far, oldest message first."""
-    system: System = Field(default_factory=list)
+    system: Annotated[list[TextBlock], Field(fail_fast=True), OrText()] = Field(default_factory=list)
     """The system's message, whole or in blocks. Claude Code's billing line is left out."""
     tools: Annotated[list[MessagesTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
-    """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
-    the call is required or strict, and is otherwise left out and named."""
     tool_choice: MessagesToolChoice | None = None  # None is `auto`
     """Whether tools may or must be called, and which."""
     thinking: ThinkingConfig | None = None
@@ -340,9 +312,7 @@ class MessagesRequest(CountTokensRequest):
     max_tokens: MaxTokens = Field()
     """The most tokens of the answer; beyond the context, the rest of it."""
     temperature: Temperature | None = None
-    """Divides the logits; 0 always takes the likeliest token."""
     top_p: TopP | None = None
-    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps only the likeliest."""
     top_k: TopK | None = None
     """Keep this many of the likeliest tokens; 0 and -1 keep all."""
     stop_sequences: Annotated[
@@ -350,7 +320,6 @@ class MessagesRequest(CountTokensRequest):
     ] = Field(default_factory=list)
     """Strings that end the text; the text excludes them."""
     stream: bool = False
-    """Whether to answer with server-sent events."""
 
     @classmethod
     @override

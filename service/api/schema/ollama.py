@@ -119,9 +119,7 @@ class OllamaOptions(WireObject):
     }
 
     temperature: Temperature | None = None
-    """Divides the logits; 0 always takes the likeliest token."""
     top_p: TopP | None = None
-    """Keep the likeliest tokens whose probabilities add up to this; 0 keeps only the likeliest."""
     top_k: Annotated[TopK, BeforeValidator(_whole)] | None = None
     """vLLM's: keep this many of the likeliest tokens; 0 and -1 keep all."""
     min_p: MinP | None = None
@@ -162,7 +160,6 @@ class OllamaToolCall(WireObject):
 
     hints: ClassVar[NeutralValues] = {"index": ANY, "type": ANY}
     blank: ClassVar[tuple[str, ...]] = ("id",)
-    nested: ClassVar[dict[str, type[WireObject]]] = {"function": OllamaFunctionCall}
 
     id: str | None = None
     """The call's id, which the tool's answer repeats."""
@@ -178,17 +175,12 @@ class OllamaTool(Tool):
     """A function that the model may call."""
 
     type: Literal["function"] = "function"
-    """The kind of the object."""
 
 
 class OllamaMessage(WireObject):
     """One message of a chat."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"tool_calls": OllamaToolCall}
-
     role: Role
-    """Who speaks: `system`, of which `developer` is a newer name, `user`, `assistant`, `tool`, or a role that the
-    model's chat template writes."""
     content: str = ""
     """The text."""
     images: Images = Field(default_factory=list)
@@ -221,10 +213,8 @@ class OllamaRequest(WireObject):
 
     refused: ClassVar[NeutralValues] = _REFUSED
     remedies: ClassVar[Mapping[str, str]] = _REMEDIES
-    nested: ClassVar[dict[str, type[WireObject]]] = {"options": OllamaOptions}
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
     stream: bool = True
     """Whether to answer with a line for each part, which is the default."""
     format: Format = ""
@@ -236,7 +226,6 @@ class OllamaRequest(WireObject):
     logprobs: bool = False
     """Whether to return the log-probability of each token."""
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), BeforeValidator(_whole)] = 0
-    """How many alternatives to return for each token; needs `logprobs`."""
 
     def sampling(self) -> Options:
         """Return how the answer is sampled, when it ends, and what comes with it."""
@@ -282,17 +271,10 @@ class OllamaChatRequest(OllamaRequest):
 
     hints: ClassVar[NeutralValues] = _HINTS
     bulk: ClassVar[Mapping[str, Any]] = {"messages": []}
-    nested: ClassVar[dict[str, type[WireObject]]] = {
-        **OllamaRequest.nested,
-        "messages": OllamaMessage,
-        "tools": OllamaTool,
-    }
 
     messages: Annotated[list[OllamaMessage], Field(fail_fast=True)] = Field(default_factory=list)
     """The chat so far, oldest message first; without one, the model is loaded."""
     tools: Annotated[list[OllamaTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
-    """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
-    the call is required or strict, and is otherwise left out and named."""
 
     @override
     def check_consistency(self) -> None:
@@ -375,7 +357,6 @@ class OllamaShowRequest(WireObject):
     hints: ClassVar[NeutralValues] = {"options": ANY, "system": ("",), "template": ("",), "verbose": (False,)}
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
 
     @classmethod
     @override

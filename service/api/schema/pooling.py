@@ -48,7 +48,6 @@ class EmbeddingRequest(WireObject):
     bulk: ClassVar[Mapping[str, Any]] = {"content": "a", "input": "a"}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
     content: Annotated[tuple[Input, ...] | None, PlainValidator(_contents), WithJsonSchema(INPUT)] = None
     """A text, token ids, or up to 2,048 of either."""
     input: Annotated[tuple[Input, ...] | None, PlainValidator(read_inputs), WithJsonSchema(INPUT)] = None

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from service.api.conversation import Call, ImagePart, OwnThinking, Part, TextPart, Turn
 from service.api.schema.chat import Detail, Role, as_arguments, with_text_of_refusal
 from service.api.schema.response_tools import INPUT, LOCAL_SHELL, qualified
-from service.api.schema.wire import ANY, NeutralValues, WireObject
+from service.api.schema.wire import ANY, NeutralValues, OrText, WireObject
 from service.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 
 # What each kind of item consists of.
@@ -34,11 +34,6 @@ def as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-def as_parts(value: Any) -> Any:
-    """Return words that are a text as the list of their one part."""
-    return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
-
-
 class InputPart(WireObject):
     """A part: text, or for a vision model an image; audio and files are not supported."""
 
@@ -56,7 +51,6 @@ class InputPart(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = (*_TEXT_TYPES, _IMAGE_TYPE)
 
     type: Literal["input_text", "output_text", "reasoning_text", "refusal", "summary_text", "text", "input_image"]
-    """The kind of the object."""
     text: str = ""
     """The text."""
     image_url: str | None = None
@@ -110,11 +104,7 @@ class InputPart(WireObject):
             raise UnsupportedParameter(f"{path}type", "only messages and results of calls have images.")
 
 
-Parts = Annotated[
-    list[InputPart],
-    Field(fail_fast=True),
-    BeforeValidator(as_parts, json_schema_input_type=str | list[InputPart]),
-]
+Parts = Annotated[list[InputPart], Field(fail_fast=True), OrText("input_text")]
 
 
 class InputItem(WireObject):
@@ -124,7 +114,6 @@ class InputItem(WireObject):
     that OpenAI runs are left out and reported.
     """
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"content": InputPart, "output": InputPart}
     hints: ClassVar[NeutralValues] = {
         "caller": ({"type": "direct"},),
         "parsed_arguments": ANY,  # of the official clients; the text counts
@@ -136,7 +125,6 @@ class InputItem(WireObject):
     leaves_out_other_types: ClassVar[bool] = True
 
     type: str = "message"
-    """The kind of the object."""
     id: str | None = None
     """Of an item of an earlier answer; without effect."""
     status: str | None = None

@@ -42,7 +42,6 @@ class CustomFormat(WireObject):
     """Whether the text for a custom tool is free, or follows a grammar."""
 
     type: Literal["text", "grammar"]
-    """The kind of the object."""
     syntax: Literal["lark", "regex"] | None = None
     """The notation of the grammar: `lark` or `regex`."""
     definition: Annotated[str, Field(max_length=MAX_GRAMMAR_CHARS)] | None = None
@@ -77,16 +76,13 @@ class NamespacedTool(WireObject):
         "defer_loading": (False,),
         "output_schema": ANY,  # of what the client's function returns
     }
-    nested: ClassVar[dict[str, type[WireObject]]] = {"format": CustomFormat}
     supported_types: ClassVar[tuple[str, ...]] = ("function", "custom")
     leaves_out_other_types: ClassVar[bool] = True
 
     type: str
-    """The kind of the object."""
     name: str | None = Field(default=None, pattern=NAME_PATTERN)
     """The tool's name."""
     description: str | None = None
-    """What it is for."""
     parameters: dict[str, Any] | None = None
     """A JSON Schema of the arguments, an object; without it the function takes none."""
     strict: bool = False
@@ -118,7 +114,6 @@ class NamespacedTool(WireObject):
 class ResponseTool(NamespacedTool):
     """A tool that the model may call, or a namespace of some."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {**NamespacedTool.nested, "tools": NamespacedTool}
     supported_types: ClassVar[tuple[str, ...]] = ("function", "custom", LOCAL_SHELL, "namespace")
 
     tools: Annotated[list[NamespacedTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
@@ -248,7 +243,6 @@ class NamedTool(WireObject):
     supported_types: ClassVar[tuple[str, ...]] = ("function", "custom", LOCAL_SHELL)
 
     type: Literal["function", "custom", "local_shell"]
-    """The kind of the object."""
     name: str | None = None
     """The name of one of `tools`."""
     namespace: str | None = None
@@ -263,11 +257,9 @@ class NamedTool(WireObject):
 class ChosenTool(WireObject):
     """Whether tools may or must be called, and which."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"tools": NamedTool}
     supported_types: ClassVar[tuple[str, ...]] = (*NamedTool.supported_types, "allowed_tools")
 
     type: ToolWord | Literal["function", "custom", "local_shell", "allowed_tools"]
-    """The kind of the object."""
     name: str | None = None
     """The name of one of `tools`."""
     namespace: str | None = None

@@ -71,11 +71,9 @@ class TextFormat(WireObject):
     refused: ClassVar[NeutralValues] = GRAMMARS_OF_FORMATS
 
     type: Literal["text", "json_object", "json_schema"]
-    """The kind of the object."""
     name: str | None = Field(default=None, pattern=SCHEMA_NAME_PATTERN)
     """The schema's name."""
     description: str | None = None
-    """What it is for."""
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
     """A JSON Schema. A keyword that cannot be enforced is refused by its path."""
     strict: bool = False
@@ -86,7 +84,6 @@ class TextConfig(WireObject):
     """The form of the answer's text."""
 
     hints: ClassVar[NeutralValues] = {"verbosity": ("medium",)}
-    nested: ClassVar[dict[str, type[WireObject]]] = {"format": TextFormat}
 
     format: TextFormat | None = None
     """Whether the text is free, a JSON object, or JSON that satisfies a schema."""
@@ -121,18 +118,8 @@ class ResponsesRequest(SharedFields, VariableFields):
         "conversation": "send 'previous_response_id', or the earlier items as 'input'.",
         "response_format": "send 'text': {'format': …}.",
     }
-    nested: ClassVar[dict[str, type[WireObject]]] = {
-        **SharedFields.nested,
-        "input": InputItem,
-        "reasoning": ReasoningConfig,
-        "stream_options": ResponseStreamOptions,
-        "text": TextConfig,
-        "tool_choice": ChosenTool,
-        "tools": ResponseTool,
-    }
 
     model: str = Field(max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
     input: Annotated[Items, BeforeValidator(as_items, json_schema_input_type=str | Items)]
     """What to answer: a text, or the items of the conversation so far."""
     instructions: str | None = None
@@ -140,7 +127,6 @@ class ResponsesRequest(SharedFields, VariableFields):
     max_output_tokens: MaxTokens = None
     """The most tokens of the answer. Without it, or with -1: the rest of the context."""
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
-    """How many alternatives to return for each token; needs `logprobs`."""
     include: Annotated[list[str], Field(max_length=MAX_INCLUDED, fail_fast=True)] = Field(default_factory=list)
     """What the answer carries besides the text: `message.output_text.logprobs`, `reasoning.encrypted_content`."""
     text: TextConfig | None = None
@@ -148,8 +134,6 @@ class ResponsesRequest(SharedFields, VariableFields):
     reasoning: ReasoningConfig | None = None
     """How long to think."""
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
-    """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
-    the call is required or strict, and is otherwise left out and named."""
     tool_choice: (
         Annotated[ChosenTool, BeforeValidator(as_response_choice, json_schema_input_type=ToolWord | ChosenTool)] | None
     ) = None  # None is `auto`
@@ -159,7 +143,6 @@ class ResponsesRequest(SharedFields, VariableFields):
     truncation: Literal["auto", "disabled"] = "disabled"
     """`auto` drops the oldest turns of a chat that is longer than the context; `disabled` refuses it."""
     stream: bool = False
-    """Whether to answer with server-sent events."""
     stream_options: ResponseStreamOptions | None = None
     """What the stream carries besides the text."""
     background: bool = False
@@ -175,7 +158,6 @@ class ResponsesRequest(SharedFields, VariableFields):
     safety_identifier: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
     """The newer name of `user`."""
     user: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    """The client's own user, written to the log."""
 
     @classmethod
     @override

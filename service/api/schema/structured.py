@@ -28,7 +28,6 @@ class JsonSchemaFormat(WireObject):
     name: str | None = None
     """The schema's name; without effect."""
     description: str | None = None
-    """What it is for."""
     schema_: dict[str, Any] = Field(alias="schema")
     """A JSON Schema. A keyword that cannot be enforced is refused by its path."""
     strict: bool = False
@@ -39,10 +38,8 @@ class ResponseFormat(WireObject):
     """Whether an answer is text, any JSON object, or JSON that satisfies a schema."""
 
     refused: ClassVar[NeutralValues] = GRAMMARS_OF_FORMATS
-    nested: ClassVar[dict[str, type[WireObject]]] = {"json_schema": JsonSchemaFormat}
 
     type: Literal["text", "json_object", "json_schema"]
-    """The kind of the object."""
     json_schema: JsonSchemaFormat | None = None
     """The schema, for the type `json_schema`; llama.cpp's `schema` beside the type `json_object` is one too."""
 

@@ -22,21 +22,16 @@ class TokenizeRequest(TemplateFields):
 
     hints: ClassVar[NeutralValues] = {"mm_processor_kwargs": ({},)}
     refused: ClassVar[NeutralValues] = {"chat_template": ()}
-    nested: ClassVar[dict[str, type[WireObject]]] = {"messages": Message, "tools": Tool}
     bulk: ClassVar[Mapping[str, Any]] = {"messages": [{"role": "user"}], "prompt": ""}
     keeps_sent: ClassVar[tuple[str, ...]] = ("messages", "tools")
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
     prompt: str | None = None
     """What to continue: a text, token ids, or up to 64 of either."""
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
-    """The chat so far, oldest message first."""
     add_special_tokens: bool | None = None
     """Whether the tokenizer adds its special tokens; the default is what a generation would do."""
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(default_factory=list)
-    """The functions that the model may call. Calls are held to their schemas; what a grammar cannot hold is refused if
-    the call is required or strict, and is otherwise left out and named."""
     return_token_strs: bool = False
     """Whether to return the tokens as the vocabulary writes them too."""
 
@@ -71,6 +66,5 @@ class DetokenizeRequest(WireObject):
     bulk: ClassVar[Mapping[str, Any]] = {"tokens": []}
 
     model: str | None = Field(default=None, max_length=MAX_NAME_CHARS)
-    """The served model's name; GET /v1/models lists it."""
     tokens: Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(fail_fast=True)]
     """The token ids."""

@@ -23,7 +23,6 @@ class FunctionDefinition(WireObject):
     name: str = Field(pattern=NAME_PATTERN)
     """The function's name."""
     description: str | None = None
-    """What it is for."""
     parameters: dict[str, Any] | None = None
     """A JSON Schema of the arguments, an object; without it the function takes none."""
     strict: bool = False
@@ -33,11 +32,9 @@ class FunctionDefinition(WireObject):
 class Tool(WireObject):
     """A tool of a chat; functions are the only kind."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"function": FunctionDefinition}
     supported_types: ClassVar[tuple[str, ...]] = ("function",)
 
     type: Literal["function"]
-    """The kind of the object."""
     function: FunctionDefinition
     """The function."""
 
@@ -65,19 +62,15 @@ class NamedFunction(WireObject):
 class AllowedTool(WireObject):
     """One of the functions that may be called."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"function": NamedFunction}
     supported_types: ClassVar[tuple[str, ...]] = ("function",)
 
     type: Literal["function"]
-    """The kind of the object."""
     function: NamedFunction
     """The function."""
 
 
 class AllowedTools(WireObject):
     """Some of the tools, all of which the prompt shows."""
-
-    nested: ClassVar[dict[str, type[WireObject]]] = {"tools": AllowedTool}
 
     mode: Literal["auto", "required"]
     """`auto`, or `required` where the answer must be a call."""
@@ -88,11 +81,9 @@ class AllowedTools(WireObject):
 class ToolChoice(WireObject):
     """Whether tools may or must be called, and which."""
 
-    nested: ClassVar[dict[str, type[WireObject]]] = {"allowed_tools": AllowedTools, "function": NamedFunction}
     supported_types: ClassVar[tuple[str, ...]] = ("none", "auto", "required", "function", "allowed_tools")
 
     type: Literal["none", "auto", "required", "function", "allowed_tools"]
-    """The kind of the object."""
     function: NamedFunction | None = None
     """The function that must be called."""
     allowed_tools: AllowedTools | None = None

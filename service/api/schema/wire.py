@@ -8,15 +8,16 @@ the same as absent everywhere.
 JSON is parsed with bounded depth and digits; NaN and duplicate names, which parsers resolve differently, are rejected.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, ClassVar, Final, override
+from typing import Any, ClassVar, Final, get_args, override
 
 import jiter
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
-from pydantic_core import CoreSchema, ErrorDetails, from_json, to_json
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, core_schema, from_json, to_json
 
-from service.api.schema.docstrings import field_docstrings
+from service.api.schema.docstrings import COMMON, field_docstrings
 from service.api.schema.ignored import IgnoredField
 from service.api.schema.unfit import unfit_value
 from service.api.structure import check_structure
@@ -40,8 +41,24 @@ NeutralValues = Mapping[str, tuple[Any, ...] | None]
 ANY: Final = None
 
 
+@dataclass(frozen=True)
+class OrText:
+    """Of a list of parts: clients may send a text instead, which is one part of this type."""
+
+    type: str = "text"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema of the list with a text read as a part."""
+        parts = handler(source)
+        either = core_schema.union_schema([core_schema.str_schema(), parts])
+        return core_schema.no_info_before_validator_function(self._parts, parts, json_schema_input_schema=either)
+
+    def _parts(self, value: Any) -> Any:
+        return [{"type": self.type, "text": value}] if isinstance(value, str) else value
+
+
 class WireObject(BaseModel):
-    """A JSON object of a request; a string below a field describes it to clients."""
+    """A JSON object of a request; a string below a field, or in `COMMON`, describes it to clients."""
 
     # A start has no time for validators: each body's are built when one is first checked.
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
@@ -51,7 +68,8 @@ class WireObject(BaseModel):
     effective_values: ClassVar[NeutralValues] = {}  # of fields that are dropped and reported at other values than these
     remedies: ClassVar[Mapping[str, str]] = {}  # what to send instead of a field that is refused
     blank: ClassVar[tuple[str, ...]] = ()  # fields that are absent if they are empty, as typed clients write them
-    nested: ClassVar[dict[str, "type[WireObject]"]] = {}
+    # The classes that read the objects in fields, where those of the fields' types are not enough.
+    read_as: ClassVar[Mapping[str, "type[WireObject]"]] = {}
     # The values of `type` that are supported, where others have other fields: they are refused by their type first.
     supported_types: ClassVar[tuple[str, ...]] = ()
     kinds: ClassVar[Mapping[str, "type[WireObject]"]] = {}  # by the values of `type`, of an object of several kinds
@@ -64,7 +82,7 @@ class WireObject(BaseModel):
         """The fields that were accepted and have no effect, those of nested objects included."""
         return ()
 
-    @cached_property  # which `parse` sets
+    @cached_property  # which `checked` sets
     def sent(self) -> dict[str, Any] | None:
         """The object as the client sent it, key by key; None if this service made it of another dialect's."""
         return None
@@ -96,7 +114,7 @@ class WireObject(BaseModel):
         reference = handler(core_schema)
         schema = handler.resolve_ref_schema(reference)
         schema.pop("additionalProperties", None)
-        descriptions = field_docstrings(cls)
+        descriptions = COMMON | field_docstrings(cls)
         for name, field in cls.model_fields.items():
             alias = field.alias or name
             property_ = schema["properties"][alias]
@@ -132,14 +150,7 @@ def parse[T: WireObject](kind: type[T], content: bytes) -> T:
         raise RequestError(f"The request's body is not valid JSON: {error}.") from None
     if not isinstance(document, dict):
         raise RequestError("The request's body must be a JSON object.")
-    parsed = checked(kind, document)
-    if kind.keeps_sent:
-        document = kind.rewritten(document)
-        for name in kind.keeps_sent:
-            items: Sequence[WireObject] = getattr(parsed, name) or ()
-            for item, sent in zip(items, document.get(name) or (), strict=True):
-                vars(item)["sent"] = sent
-    return parsed
+    return checked(kind, document)
 
 
 def parse_light[T: WireObject](kind: type[T], content: bytes) -> T:
@@ -150,13 +161,8 @@ def parse_light[T: WireObject](kind: type[T], content: bytes) -> T:
     return parsed
 
 
-def checked[T: WireObject](kind: type[T], document: dict[str, Any], ignored: Sequence[str] = ()) -> T:
+def checked[T: WireObject](kind: type[T], document: dict[str, Any]) -> T:
     """Return the checked object of a parsed JSON object.
-
-    Args:
-        kind: the class of the object.
-        document: the JSON object.
-        ignored: fields that the object was made without, besides those that it ignores itself.
 
     Raises:
         UnsupportedParameter, MissingParameter, InvalidParameter: a field is at fault.
@@ -168,8 +174,11 @@ def checked[T: WireObject](kind: type[T], document: dict[str, Any], ignored: Seq
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         raise _request_error(details[0]) from None  # the chained error would quote the prompt
-    if sieve.ignored or ignored:
-        vars(parsed)["ignored"] = (*map(IgnoredField, ignored), *sieve.ignored.values())
+    if sieve.ignored:
+        vars(parsed)["ignored"] = tuple(sieve.ignored.values())
+    for name, items in sieve.sent.items():
+        for item, sent in zip(getattr(parsed, name), items, strict=True):
+            vars(item)["sent"] = sent
     parsed.check_consistency()
     return parsed
 
@@ -180,6 +189,7 @@ class _Sieve:
     def __init__(self) -> None:
         self._num_objects = 0
         self.ignored: dict[tuple[type[WireObject], str], IgnoredField] = {}
+        self.sent: dict[str, Any] = {}  # the lists of fields that keep what the client sent
 
     def effective(self, kind: type[WireObject], document: dict[str, Any], path: str) -> dict[str, Any]:
         """Return the fields that have an effect, nested objects included.
@@ -198,16 +208,18 @@ class _Sieve:
             if kind.kinds and isinstance(stated, str):
                 kind = kind.kinds[stated]
         effective: dict[str, Any] = {}
-        names, nested = _field_names(kind), kind.nested
+        nested = _nested(kind)
         for name, value in document.items():
             if value is None or (value == "" and name in kind.blank):
                 continue
-            if name in names:
+            if name in nested:
                 if name in kind.effective_values and not _is_neutral(value, kind.effective_values[name]):
                     self._ignore(kind, name, path)
                     continue
-                is_plain = name not in nested and not isinstance(value, list)
-                effective[name] = value if is_plain else self._nested(nested.get(name), value, path + name)
+                if name in kind.keeps_sent:
+                    self.sent[name] = value
+                is_plain = nested[name] is None and not isinstance(value, list)
+                effective[name] = value if is_plain else self._nested(nested[name], value, path + name)
             elif name in kind.refused:
                 if not _is_neutral(value, kind.refused[name]):
                     raise UnsupportedParameter(path + name, kind.remedies.get(name, ""))
@@ -252,8 +264,17 @@ class _Sieve:
 
 
 @cache
-def _field_names(kind: type[WireObject]) -> frozenset[str]:
-    return frozenset(field.alias or name for name, field in kind.model_fields.items())
+def _nested(kind: type[WireObject]) -> Mapping[str, type[WireObject] | None]:
+    """Return the class of the objects in each field, None for other values, by the fields' names."""
+    found = {field.alias or name: _object_in(field.annotation) for name, field in kind.model_fields.items()}
+    return {**found, **kind.read_as}
+
+
+def _object_in(annotation: Any) -> type[WireObject] | None:
+    """Return the class of the objects that a type allows, be they in a list; of several kinds, the first."""
+    if isinstance(annotation, type) and issubclass(annotation, WireObject):
+        return annotation
+    return next((kind for each in get_args(annotation) if (kind := _object_in(each)) is not None), None)
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...] | None) -> bool:
