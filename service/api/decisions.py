@@ -7,7 +7,6 @@ import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import batched, takewhile
 from typing import Annotated, Literal, NamedTuple, TypedDict
 
@@ -19,7 +18,7 @@ from service.api.dependencies import OpenCall
 from service.api.generation.admission import cache_salt_of, max_tokens_of, priority_of
 from service.api.generation.chat_prompt import conversation_of
 from service.api.generation.decision_prompts import DecisionPrompt, decision_prompts
-from service.api.generation.images import see
+from service.api.generation.images import made_prompt
 from service.api.generation.streams import TextRule, TextStreams
 from service.api.http.call import Call
 from service.api.http.receive import json_body
@@ -136,14 +135,14 @@ async def create_decision(
     model = await call.generating(body.model)
     options = conversation_of(body, call.seal_key).options
     call.log_user(options.user)
-    seen = await see(call, model, body, cache_salt=cache_salt_of(call, options))
-    texts = None if seen is None else seen.texts
-    asked = await call.make_prompt(partial(decision_prompts, key=call.seal_key, images=texts), body, model)
+    salt = cache_salt_of(call, options)
+    asked, seen = await made_prompt(call, model, body, decision_prompts, cache_salt=salt)
     call.ignore(asked.ignored)
     for prompt in asked.prompts:
         max_tokens_of(call, model, options, prompt.ids, param="input", default=None)
     # The images come before the questions, so their places are the same in all prompts.
-    media = await seen.placed(asked.prompts[0].ids, range(len(seen.texts))) if seen is not None and texts else ()
+    numbers = range(0 if seen is None else len(seen.texts))
+    media = await seen.placed(asked.prompts[0].ids, numbers) if seen is not None and numbers else ()
     readings = [reading for prompt in asked.prompts for reading in _readings(prompt)]
     read = await _read(call, model, options, readings, media)
 

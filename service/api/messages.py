@@ -1,7 +1,6 @@
 """POST /v1/messages, /v1/messages/count_tokens and /v1/messages/render: Anthropic's interface."""
 
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from typing import Annotated, Any
 
 from starlette.responses import Response
@@ -11,7 +10,7 @@ from service.api.answers.service import RenderedPrompt
 from service.api.dependencies import OpenCall
 from service.api.generation.answer import answer
 from service.api.generation.chat_answers import StartedChat, start_chat
-from service.api.generation.images import shown_texts
+from service.api.generation.images import made_prompt
 from service.api.generation.message import MessageParts
 from service.api.generation.message_content import Event, MessageContent
 from service.api.generation.sealed import seal, sign
@@ -61,8 +60,8 @@ async def count_message_tokens(
     Source: https://docs.anthropic.com/en/api/messages-count-tokens
     """
     model = await call.generating(body.model)
-    count = partial(count_tokens, key=call.seal_key, images=await shown_texts(call, model, body))
-    return Response(await call.make_prompt(count, body, model), media_type="application/json")
+    counted, _ = await made_prompt(call, model, body, count_tokens, cache_salt=call.cache_salt, is_answered=False)
+    return Response(counted, media_type="application/json")
 
 
 @router.post("/v1/messages/render", tags=["tokens"], responses=answers(RenderedPrompt, *BODY_ERRORS))

@@ -5,7 +5,6 @@ https://github.com/llm-d/llm-d-inference-scheduler (`token-producer`, which rout
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any
 
 from pydantic_core import to_json
@@ -18,7 +17,7 @@ from service.api.dependencies import OpenCall
 from service.api.generation.admission import max_tokens_of, sampling_of
 from service.api.generation.chat_prompt import Conversational, chat_prompt, conversation_of
 from service.api.generation.completion_prompts import completion_prompts
-from service.api.generation.images import shown_texts
+from service.api.generation.images import made_prompt
 from service.api.http.call import Call
 from service.api.http.receive import json_body
 from service.api.http.routing import Depends, Router
@@ -71,8 +70,7 @@ async def render_completion(
 async def rendered_chat(call: Call, model: ServedModel, body: Conversational, name: str) -> dict[str, Any]:
     """Return what an engine would get for a chat; raises as `chat_prompt` and `engine_request`."""
     conversation = conversation_of(body, call.seal_key)
-    make_prompt = partial(chat_prompt, key=call.seal_key, images=await shown_texts(call, model, body))
-    prompt = await call.make_prompt(make_prompt, body, model)
+    prompt, _ = await made_prompt(call, model, body, chat_prompt, cache_salt=call.cache_salt, is_answered=False)
     call.ignore(prompt.ignored)
     return engine_request(call, model, conversation.options, name, prompt.ids, param=conversation.at)
 

@@ -3,7 +3,6 @@
 Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tokenizer-api
 """
 
-from functools import partial
 from typing import Annotated
 
 from starlette.requests import Request
@@ -12,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from service.api.answers.service import Text, TokenizerInfo, Tokens, Version
 from service.api.dependencies import OpenCall
 from service.api.description import installed_version
-from service.api.generation.images import shown_texts
+from service.api.generation.images import made_prompt
 from service.api.generation.token_answers import text_answer, token_answer
 from service.api.http.receive import json_body
 from service.api.http.routing import Depends, Router
@@ -30,13 +29,13 @@ async def tokenize(
 ) -> Response:
     """Return the token ids that a prompt or a chat has; it may be longer than the context."""
     model = await call.model(body.model)
-    images = None
-    if body.messages is not None:
-        images = await shown_texts(call, model.generating(), body)
-    else:
+    if body.messages is None:
         call.check_text_bytes(0)
-    answer = partial(token_answer, images=images)
-    return Response(await call.make_prompt(answer, body, model), media_type="application/json")
+        answer = await call.make_prompt(token_answer, body, model)
+    else:
+        chat_model, salt = model.generating(), call.cache_salt
+        answer, _ = await made_prompt(call, chat_model, body, token_answer, cache_salt=salt, is_answered=False)
+    return Response(answer, media_type="application/json")
 
 
 @router.post("/detokenize", tags=["tokens"], responses=answers(Text, *BODY_ERRORS))

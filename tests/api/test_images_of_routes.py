@@ -9,6 +9,7 @@ import pytest
 from service.api.generation.data_urls import read_data_url
 from service.errors import InvalidParameter, UnsupportedParameter
 from service.text.chat_template import ChatTemplate
+from tests.api import test_decisions
 from tests.api.scripted_engine import MODEL, Service
 from tests.api.test_seeing import IMAGE_ID, TOKENIZER, service_of
 from tests.media.image_files import drawing, image_file
@@ -273,3 +274,16 @@ def test_a_template_that_takes_no_parts_in_results_is_found():
         "{% for m in messages %}{% if m.content is not string %}{{ raise_exception('no') }}{% endif %}{% endfor %}"
     )
     assert not ChatTemplate(refusing, {}).writes_images_of_results(PLACEHOLDER)
+
+
+def test_the_images_of_a_decision_are_counted_as_those_of_a_chat(monkeypatch):
+    monkeypatch.setattr(test_decisions, "TOKENIZER", TOKENIZER)
+    service = service_of(limits={"engine": test_decisions.LabelEngine()}, max_model_len=4096)
+    image = {"type": "input_image", "image_url": data_url(FILE)}
+    questions = [{"type": "predicate", "instructions": "It is a drawing."}] * 2
+    body = {"input": [{"role": "user", "content": [image]}], "questions": questions}
+    answer = post(service, "/v1/decisions", body)
+    assert answer.status_code == 200, answer.text
+    series = service.metrics.of_model(MODEL)
+    assert series.value("levserve_images_total") == 1
+    assert series.value("levserve_image_tokens_total") == TILES * NUM_ROWS

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from service.api.conversation import Options
 from service.api.generation.answer_rules import AnswerRules
@@ -71,38 +72,31 @@ def submit(
     limit = partial(max_tokens_of, call, model, options, param=param, default=default_max_tokens)
     limits = list(map(limit, prompts))
     priority, cache_salt = priority_of(call, options), cache_salt_of(call, options)
-    text_rule = _text_rule(options, model, rules)
-    common = Request(
-        "",
-        (),
-        1,
-        sampling_of(options, model, call.api),
-        stop_ids,
-        priority=priority,
-        flow=call.key.name,
-        weight=call.key.weight,
-        cache_salt=cache_salt,
-        shared_len=shared_len,
-        num_prompt_logprobs=options.num_prompt_logprobs,
-        media=media,
-        adapter=model.adapter,
-        prediction=prediction,
-    )
+    text_rule, sampling = _text_rule(options, model, rules), sampling_of(options, model, call.api)
+    deadline = call.wait_in_queue(options.n * sum(map(len, prompts)))
     answer_id, random_seed = f"{prefix}{uuid.uuid4().hex}", secrets.randbits(63)
+    choices = product(zip(map(tuple, prompts), limits, strict=True), range(options.n))
     requests = [
-        replace(
-            common,
-            id=f"{answer_id}-{number * options.n + index}",
-            prompt_ids=tuple(prompt_ids),
-            max_tokens=max_tokens,
-            sampling=replace(common.sampling, seed=options.seed_for(index, random_seed)),
+        Request(
+            f"{answer_id}-{number}",
+            prompt_ids,
+            max_tokens,
+            replace(sampling, seed=options.seed_for(index, random_seed)),
+            stop_ids,
+            priority=priority,
+            flow=call.key.name,
+            weight=call.key.weight,
+            cache_salt=cache_salt,
+            shared_len=shared_len,
+            num_prompt_logprobs=options.num_prompt_logprobs,
+            media=media,
+            adapter=model.adapter,
             constraint=None if rules.constraint is None else rules.constraint.matcher(stop_ids),
+            prediction=prediction,
+            queue_deadline=deadline if number == 0 else None,  # with which the request begins
         )
-        for number, (prompt_ids, max_tokens) in enumerate(zip(prompts, limits, strict=True))
-        for index in range(options.n)
+        for number, ((prompt_ids, max_tokens), index) in enumerate(choices)
     ]
-    deadline = call.wait_in_queue(sum(len(request.prompt_ids) for request in requests))
-    requests[0] = replace(requests[0], queue_deadline=deadline)  # with which the request begins
     return TextStreams(call, model, answer_id, requests, text_rule, per_prompt=options.n)
 
 
@@ -150,31 +144,6 @@ def cache_salt_of(call: Call, options: Options) -> bytes:
     return hashlib.sha256(key + b"\0" + options.cache_salt.encode(errors="surrogatepass")).digest()
 
 
-def token_budget(
-    *, prompt_tokens: int, requested: int | None, default: int | None, max_model_len: int, param: str
-) -> int:
-    """Return how many tokens a completion may have: what it asks for, as far as the context has room.
-
-    Args:
-        prompt_tokens: length of the prompt.
-        requested: the request's own limit, 0 for only scores.
-        default: the limit if the request has none; None for the rest of the context.
-        max_model_len: length of the context.
-        param: the field that the prompt came from.
-
-    Raises:
-        ContextLengthExceeded: the context has no room for a single token.
-    """
-    room = max_model_len - prompt_tokens
-    if requested == 0:  # the engine computes the scores of a prompt as it samples a token, which is dropped
-        requested = 1
-    if room < 1:
-        raise ContextLengthExceeded(
-            prompt_tokens=prompt_tokens, max_tokens=requested or 1, max_model_len=max_model_len, param=param
-        )
-    return min(requested or default or room, room)
-
-
 def max_tokens_of(
     call: Call,
     model: ServedModel,
@@ -184,7 +153,15 @@ def max_tokens_of(
     param: str,
     default: int | None,
 ) -> int:
-    """Return how many tokens an answer to a prompt may have.
+    """Return how many tokens an answer to a prompt may have: what the request asks for, as far as there is room.
+
+    Args:
+        call: the HTTP request.
+        model: the model that answers.
+        options: the request's, of which a limit of 0 is for only scores.
+        prompt_ids: the prompt.
+        param: the field that it came from.
+        default: if neither the request nor DEFAULT_MAX_TOKENS sets a limit; None for the rest of the context.
 
     Raises:
         InvalidParameter: the prompt is empty, or the limit is less than `min_tokens`.
@@ -192,13 +169,16 @@ def max_tokens_of(
     """
     if not prompt_ids:
         raise InvalidParameter(f"Invalid '{param}': it has no token.", param=param)
-    max_tokens = token_budget(
-        prompt_tokens=len(prompt_ids),
-        requested=options.max_tokens,
-        default=model.operator_defaults.max_tokens or call.api.default_max_tokens or default,
-        max_model_len=model.max_model_len,
-        param=param,
-    )
+    limit = options.max_tokens
+    if limit == 0:  # the engine computes the scores of a prompt as it samples a token, which is dropped
+        limit = 1
+    room = model.max_model_len - len(prompt_ids)
+    if room < 1:
+        raise ContextLengthExceeded(
+            prompt_tokens=len(prompt_ids), max_tokens=limit or 1, max_model_len=model.max_model_len, param=param
+        )
+    default = model.operator_defaults.max_tokens or call.api.default_max_tokens or default
+    max_tokens = min(limit or default or room, room)
     if (options.max_tokens or 0) > max_tokens:
         call.ignore([options.max_tokens_at])
     if options.min_tokens > max_tokens:

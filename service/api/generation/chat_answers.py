@@ -1,14 +1,13 @@
 """The answers to a chat, from its messages to running sequences, for every interface that has chats."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 from service.api.conversation import Options
 from service.api.generation.admission import cache_salt_of, max_tokens_of, submit
 from service.api.generation.answer_rules import AnswerRules, chat_rules
 from service.api.generation.chat_prompt import Conversational, chat_prompt, conversation_of
-from service.api.generation.images import see
+from service.api.generation.images import made_prompt
 from service.api.generation.streams import TextStreams
 from service.api.http.call import Call
 from service.api.served import ServedModel
@@ -36,20 +35,13 @@ async def start_chat(call: Call, model: ServedModel, body: Conversational, *, pr
     conversation = conversation_of(body, call.seal_key)
     options, at = conversation.options, conversation.at
     call.ignore(conversation.ignored)
-    seen = await see(call, model, body, cache_salt=cache_salt_of(call, options))
-    # A function that another process can be sent.
-    make_prompt = partial(chat_prompt, key=call.seal_key, images=None if seen is None else seen.texts)
-    prompt = await call.make_prompt(make_prompt, body, model)
+    prompt, seen = await made_prompt(call, model, body, chat_prompt, cache_salt=cache_salt_of(call, options))
     call.ignore(prompt.ignored)
     rules = await chat_rules(call, model, conversation, prompt)
     media = ()
     if seen is not None and prompt.images:
         max_tokens_of(call, model, options, prompt.ids, param=at, default=None)  # before a pixel is decoded
         media = await seen.placed(prompt.ids, prompt.images)
-        series = call.api.metrics.of_model(model.name)
-        series.images.inc(len(prompt.images))
-        series.image_tokens.inc(sum(placed.num_rows for placed in media))
-        call.log_fields["images"] = len(prompt.images)
     prediction = await _predicted(call, model, options.prediction)
     streams = submit(
         call,

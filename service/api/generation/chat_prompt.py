@@ -106,20 +106,19 @@ def chat_prompt(
     conversation = conversation_of(body, key)
     if conversation.drops_oldest and not conversation.options.truncate_prompt_tokens:
         return _fitting(conversation, model, images)
-    return _prompt(conversation, conversation.turns, model, images)
+    return _prompt(conversation, model, images, list(range(len(images or ()))))
 
 
 def _prompt(
-    conversation: Conversation, turns: Sequence[Turn], model: PromptModel, images: Sequence[str] | None
+    conversation: Conversation, model: PromptModel, images: Sequence[str] | None, numbers: Sequence[int]
 ) -> ChatPrompt:
-    options, at, max_model_len = conversation.options, conversation.at, model.max_model_len
+    """Return a conversation's prompt, in which these are its images' numbers before turns were left out."""
+    options, at, turns, max_model_len = conversation.options, conversation.at, conversation.turns, model.max_model_len
     if len(turns) > max_model_len and not options.truncate_prompt_tokens:  # rendering them takes long
         raise ContextLengthExceeded(
             prompt_tokens=len(turns), max_tokens=0, max_model_len=max_model_len, param=at, is_estimate=True
         )
-    numbers = _image_numbers(conversation.turns, turns)
-    shown = None if images is None else [images[number] for number in numbers]
-    text, ignored = rendered(replace(conversation, turns=turns), model, shown)
+    text, ignored = rendered(conversation, model, images)
     # The template has written the special tokens already.
     prompt_ids = model.tokenizer.encode(
         text,
@@ -178,8 +177,10 @@ def _fitting(conversation: Conversation, model: PromptModel, images: Sequence[st
 
     def fitting(num_dropped: int) -> ChatPrompt | None:
         kept = turns if num_dropped == 0 else _from(turns, starts[num_dropped])
+        numbers = _image_numbers(turns, kept)
+        shown = None if images is None else [images[number] for number in numbers]
         try:
-            prompt = _prompt(conversation, kept, model, images)
+            prompt = _prompt(replace(conversation, turns=kept), model, shown, numbers)
         except ContextLengthExceeded:
             if num_dropped >= len(starts) - 1:
                 raise

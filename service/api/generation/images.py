@@ -1,7 +1,7 @@
 """The images of a chat: read, measured, put into the prompt by their sizes, and decoded once the prompt fits."""
 
 import hashlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,9 +31,9 @@ class SeenImage(NamedTuple):
 class SeenImages:
     """The images of one request."""
 
-    def __init__(self, call: Call, vision: Vision, images: Sequence[SeenImage]) -> None:
+    def __init__(self, call: Call, model: ServedModel, vision: Vision, images: Sequence[SeenImage]) -> None:
         """Take the images in the order of their messages."""
-        self._call, self._vision, self._images = call, vision, images
+        self._call, self._model_name, self._vision, self._images = call, model.name, vision, images
 
     @property
     def texts(self) -> list[str]:
@@ -66,10 +66,15 @@ class SeenImages:
         num_bytes = sum(_num_bytes(image) for image in self._images)
         self._call.hold_bytes(num_bytes + (0 if body is None else len(body.content)))
         parts = [part for image in images for part in await self._parts(image)]
-        return tuple(
+        media = tuple(
             PlacedMedium(Medium(_digest(part), part.features, part.num_rows), start, part.grid, line)
             for start, part, line in zip(starts, parts, lines, strict=True)
         )
+        series = self._call.api.metrics.of_model(self._model_name)
+        series.images.inc(len(images))
+        series.image_tokens.inc(sum(placed.num_rows for placed in media))
+        self._call.log_fields["images"] = len(images)
+        return media
 
     async def _parts(self, image: SeenImage) -> list[Shown]:
         cutter, media = self._vision.cutter, self._call.api.media
@@ -87,22 +92,10 @@ class SeenImages:
         return cutter.shown(image.plan, pictures)
 
 
-async def see(
-    call: Call,
-    model: ServedModel,
-    body: Conversational,
-    *,
-    cache_salt: bytes,
-    has_limit: bool = True,
+async def _see(
+    call: Call, model: ServedModel, body: Conversational, *, cache_salt: bytes, is_answered: bool
 ) -> SeenImages | None:
     """Read the images of a chat, and measure them; none is decoded. Return None if the model reads only text.
-
-    Args:
-        call: the request.
-        model: the model that answers.
-        body: what asks for the answer to a chat.
-        cache_salt: requests with different ones share no decoded image.
-        has_limit: whether the images must fit into the context.
 
     Raises:
         InvalidParameter, UnsupportedParameter: an image is not where or as it may be.
@@ -116,7 +109,7 @@ async def see(
         return None
     sources = await call.make_prompt(partial(image_sources, key=call.seal_key), body, model)
     call.check_text_bytes(sum(len(source.url) for source in sources))
-    if has_limit and len(sources) * vision.cutter.fewest_rows > model.max_model_len:
+    if is_answered and len(sources) * vision.cutter.fewest_rows > model.max_model_len:
         raise ContextLengthExceeded(
             prompt_tokens=len(sources) * vision.cutter.fewest_rows,
             max_tokens=0,
@@ -132,17 +125,35 @@ async def see(
         size = await _of_call(call, call.api.media.image_size(content, key=key, param=source.at, client=call.key))
         plan = vision.cutter.plan(size, is_coarse=source.detail == COARSE)
         images.append(SeenImage(source.at, content, key, plan))
-    return SeenImages(call, vision, images)
+    return SeenImages(call, model, vision, images)
 
 
-async def shown_texts(call: Call, model: ServedModel, body: Conversational) -> list[str] | None:
-    """Return what takes the place of each image of a chat that is not answered; None if the model reads only text.
+async def made_prompt[T](
+    call: Call,
+    model: ServedModel,
+    body: Conversational,
+    make: Callable[..., T],
+    *,
+    cache_salt: bytes,
+    is_answered: bool = True,
+) -> tuple[T, SeenImages | None]:
+    """Return `make(body, model, key=, images=)`, as `chat_prompt` is called, and the images that it was made with.
+
+    Args:
+        call: the request.
+        model: the model that answers.
+        body: what asks for the answer to a chat.
+        make: a function of a module, which another process can be sent.
+        cache_salt: requests with different ones share no decoded image.
+        is_answered: whether the images must fit into the context.
 
     Raises:
-        RequestError: as `see`.
+        RequestError: an image is not as it may be, or the context has no room for all; or as `make`.
+        DeadlineExceeded, BodyTooLaborious: it takes too much time, or memory.
     """
-    seen = await see(call, model, body, cache_salt=call.cache_salt, has_limit=False)
-    return None if seen is None else seen.texts
+    seen = await _see(call, model, body, cache_salt=cache_salt, is_answered=is_answered)
+    images = None if seen is None else seen.texts
+    return await call.make_prompt(partial(make, key=call.seal_key, images=images), body, model), seen
 
 
 async def _content(call: Call, source: ImagePart, num_held: int) -> tuple[bytes, bool]:

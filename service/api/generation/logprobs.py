@@ -28,10 +28,9 @@ LOWEST = -9999.0
 
 def is_long_to_write(streams: TextStreams, options: Options) -> bool:
     """Return whether an answer has more log-probabilities than the event loop should write."""
-    num_tokens, num_top = streams.usage()["completion_tokens"], options.num_logprobs
-    return options.num_prompt_logprobs is not None or (
-        num_top is not None and num_tokens * (num_top + 1) > SHORT_ENTRIES
-    )
+    if options.num_prompt_logprobs is not None or options.num_logprobs is None:
+        return options.num_prompt_logprobs is not None
+    return streams.num_tokens * (options.num_logprobs + 1) > SHORT_ENTRIES
 
 
 def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[SampledToken], *, as_ids: bool = False) -> ChatLogprobs:

@@ -276,6 +276,9 @@ class TextStreams:
         collected: list[list[TextDelta]] = [[] for _ in self._streams]
 
         async def read() -> None:
+            if len(collected) == 1:
+                collected[0] += [delta async for delta in self._streams[0].deltas()]
+                return
             async for index, delta in self.deltas():
                 collected[index].append(delta)
 
@@ -287,6 +290,11 @@ class TextStreams:
         """The options of the first choice, defaults included."""
         return self._streams[0].request.sampling
 
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens all sequences have, so far."""
+        return sum(stream.num_tokens for stream in self._streams)
+
     def prompt_ids(self, index: int) -> tuple[int, ...]:
         """Return the prompt of a choice."""
         return self._streams[index].request.prompt_ids
@@ -295,7 +303,7 @@ class TextStreams:
         """Return OpenAI's token counts so far: a prompt counts once, however many choices it has."""
         first_of_prompts = self._streams[:: self._per_prompt]
         prompt_tokens = sum(len(stream.request.prompt_ids) for stream in first_of_prompts)
-        completion_tokens = sum(stream.num_tokens for stream in self._streams)
+        completion_tokens = self.num_tokens
         thinking_tokens = sum(stream.num_thinking_tokens for stream in self._streams)
         details: PromptTokensDetails = {"cached_tokens": sum(stream.num_cached_tokens for stream in first_of_prompts)}
         if image_tokens := _num_image_tokens([stream.request for stream in first_of_prompts]):

@@ -13,9 +13,11 @@ from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.text.prompt_model import PromptModel
 
 
-def token_answer(body: TokenizeRequest, model: PromptModel, images: Sequence[str] | None = None) -> bytes:
+def token_answer(
+    body: TokenizeRequest, model: PromptModel, *, key: bytes = b"", images: Sequence[str] | None = None
+) -> bytes:
     """Return the token ids of a prompt or a chat, whose images are as in `rendered`; raises as `rendered`, `encode`."""
-    token_ids = _token_ids(body, model, images)
+    token_ids = _token_ids(body, model, key, images)
     name_of = model.tokenizer.backend.id_to_token
     names = [name_of(token_id) for token_id in token_ids] if body.return_token_strs else None
     answer = {"count": len(token_ids), "max_model_len": model.max_model_len, "tokens": token_ids, "token_strs": names}
@@ -23,7 +25,7 @@ def token_answer(body: TokenizeRequest, model: PromptModel, images: Sequence[str
     return to_json(answer)
 
 
-def count_tokens(body: Conversational, model: PromptModel, key: bytes, images: Sequence[str] | None = None) -> bytes:
+def count_tokens(body: Conversational, model: PromptModel, *, key: bytes, images: Sequence[str] | None = None) -> bytes:
     """Return the number of tokens of the prompt that Anthropic's Messages make; raises as `token_answer`."""
     conversation = conversation_of(body, key)
     text = rendered(conversation, model, images).text
@@ -38,12 +40,12 @@ def text_answer(body: DetokenizeRequest, model: PromptModel) -> bytes:
     return to_json({"prompt": model.tokenizer.backend.decode(body.tokens, skip_special_tokens=False)})
 
 
-def _token_ids(body: TokenizeRequest, model: PromptModel, images: Sequence[str] | None) -> list[int]:
+def _token_ids(body: TokenizeRequest, model: PromptModel, key: bytes, images: Sequence[str] | None) -> list[int]:
     if body.messages is not None:
         # A template writes the special tokens itself.
         adds_special_tokens = bool(body.add_special_tokens)
         return model.tokenizer.encode(
-            rendered(conversation_of(body, b""), model, images).text,
+            rendered(conversation_of(body, key), model, images).text,
             add_special_tokens=adds_special_tokens,
             param="messages",
         )

@@ -1,19 +1,21 @@
+from types import SimpleNamespace
+
 import pytest
 
-from service.api.generation.admission import cache_salt_of, token_budget
+from service.api.conversation import Options
+from service.api.generation.admission import cache_salt_of, max_tokens_of
 from service.api.http.call import Call
 from service.api.schema.completions import CompletionRequest
 from service.errors import ContextLengthExceeded
+from service.text.generation_defaults import NO_DEFAULTS
 
 
 def budget(prompt_tokens, requested=None, default=None):
-    return token_budget(
-        prompt_tokens=prompt_tokens,
-        requested=requested,
-        default=default,
-        max_model_len=100,
-        param="prompt",
-    )
+    call = Call(id="a")
+    call.api = SimpleNamespace(default_max_tokens=None)
+    model = SimpleNamespace(max_model_len=100, operator_defaults=NO_DEFAULTS)
+    options = Options(model="m", max_tokens=requested)
+    return max_tokens_of(call, model, options, range(prompt_tokens), param="prompt", default=default)
 
 
 @pytest.mark.parametrize(
