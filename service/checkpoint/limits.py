@@ -13,5 +13,5 @@ class LoadLimits:
 
     cache: CheckpointCache | None  # keeps the files for the next start; None: nothing is kept (MODEL_STREAM)
     progress: Progress  # counts the bytes
-    max_staging_bytes: int  # of host memory, besides the weights that stay there
+    max_staging_bytes: int | None  # of host memory, besides the weights that stay there; None for a default
     cancelled: threading.Event | None = None  # set by the caller to end the load

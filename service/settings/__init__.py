@@ -197,11 +197,11 @@ class Settings(BaseModel):
         default=False,
         description="Stream weights to the device and keep no files. For Cloud Run, whose file system is memory.",
     )
-    stream_staging_bytes: int = Field(
-        default=512 * 1024 * 1024,
+    stream_staging_bytes: int | None = Field(
+        default=None,
         ge=64 * 1024 * 1024,
         description="Bytes of host memory that loading may use in addition to the weights. A larger weight is loaded "
-        "alone.",
+        "alone. Unset: 512 MiB beside the largest weight, within an eighth of the host's memory.",
     )
     pull_timeout: float = Field(
         default=1500,

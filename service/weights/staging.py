@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from service.device.memory import host_memory_bytes
 from service.weights.populated import populated_memory
 
 if TYPE_CHECKING:
@@ -22,6 +23,22 @@ logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 0.2  # between a waiting thread's checks for cancellation and the deadline
 RANGE_BYTES = 4096  # ranges of the region begin and end at multiples of it
+# If none are stated: the bytes for the weights that are read beside the largest, and the part of the host's memory that
+# a load takes at most. Alone, an embedding of a gigabyte holds up all others for as long as the link takes for it.
+BESIDE_LARGEST_BYTES = 512 * 1024 * 1024
+HOST_PARTS = 8
+
+
+def staging_bytes(stated: int | None, largest_bytes: int) -> int:
+    """Return how much host memory the weights of a load may take while they wait for the device.
+
+    Args:
+        stated: STREAM_STAGING_BYTES; None for room for the largest weight beside others.
+        largest_bytes: the size of the largest weight.
+    """
+    if stated is not None:
+        return stated
+    return max(BESIDE_LARGEST_BYTES, min(largest_bytes + BESIDE_LARGEST_BYTES, host_memory_bytes() // HOST_PARTS))
 
 
 class StagingMemory:

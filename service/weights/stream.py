@@ -29,7 +29,7 @@ from service.weights.low_rank import Update
 from service.weights.names import Resolution, shown
 from service.weights.packed.layers import PackedWeights
 from service.weights.safetensors import Header, TensorEntry
-from service.weights.staging import StagingMemory
+from service.weights.staging import StagingMemory, staging_bytes
 
 if TYPE_CHECKING:
     import jax
@@ -61,7 +61,7 @@ def stream_weights(
     *,
     mesh: "DeviceMesh | None" = None,
     updates: Mapping[str, Update] = MappingProxyType({}),
-    max_staging_bytes: int,
+    max_staging_bytes: int | None,
 ) -> StreamedWeights:
     """Load all weights, and place them if there is a mesh; a failing disk loses only the copies.
 
@@ -70,7 +70,7 @@ def stream_weights(
         opened: the objects that contain the tensors.
         mesh: shards weights by the names of their axes; None leaves them on the host.
         updates: what is added to tensors, by name.
-        max_staging_bytes: of host memory, in addition to weights that stay there.
+        max_staging_bytes: of host memory, in addition to weights that stay there; None for a default by their sizes.
 
     Raises:
         MalformedCheckpoint: a header is invalid, or its tensors do not match the model; no weights were read.
@@ -81,7 +81,8 @@ def stream_weights(
     """
     streamed, limits = StreamedWeights(), opened.budget.limits
     # The workers' buffers count toward the limit.
-    staging_bytes = max(0, max_staging_bytes - limits.num_workers * limits.chunk_bytes)
+    most_bytes = staging_bytes(max_staging_bytes, max((spec.num_bytes for spec in specs), default=0))
+    most_bytes = max(0, most_bytes - limits.num_workers * limits.chunk_bytes)
     missing, corrupt, known = specs, set[str](), None
     # A checksum mismatch is rare enough to start over; a second one is no accident of the network.
     for is_last_try in (False, True):
@@ -101,7 +102,7 @@ def stream_weights(
             entries = {file: own for file, own in entries.items() if file in needed}
         for spec in missing:
             streamed.weights.pop(spec.name, None)  # its memory is needed
-        memory = StagingMemory(staging_bytes)
+        memory = StagingMemory(most_bytes)
         with memory.pinned_for(mesh):
             assembly = Assembly(missing, mesh, updates, on_placed=memory.release)
             fetches = _stream(assembly, entries, headers, found.copies, memory=memory, streamed=streamed, opened=opened)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.weights import staging
 from service.weights.staging import RANGE_BYTES, StagingMemory
 
 TIMEOUT_S = 30
@@ -218,3 +219,21 @@ def test_arrays_that_a_cpu_may_keep_are_not_used_again():
         memory.allocate(4 * RANGE_BYTES, no_check)[:] = 0
     assert set(kept.tolist()) == {7}
     assert client.pinned == {}
+
+
+@pytest.mark.parametrize(
+    ("stated", "largest", "host", "expected"),
+    [
+        (100, 1000, 64_000, 100),
+        (None, 1050, 32_768, 1050 + 512),
+        (None, 2100, 16_384, 2048),
+        (None, 100, 2048, 512),
+    ],
+)
+def test_the_default_holds_the_largest_weight_beside_others_within_a_part_of_the_hosts_memory(
+    monkeypatch, stated, largest, host, expected
+):
+    mebibyte = 1024 * 1024
+    monkeypatch.setattr(staging, "host_memory_bytes", lambda: host * mebibyte)
+    found = staging.staging_bytes(None if stated is None else stated * mebibyte, largest * mebibyte)
+    assert found == expected * mebibyte
