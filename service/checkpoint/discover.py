@@ -14,6 +14,7 @@ from service.checkpoint.adapters.locate import LocatedAdapter, locate_adapter
 from service.checkpoint.adapters.peft import CONFIG as ADAPTER_CONFIG
 from service.checkpoint.file_set import FileSet, OpenSource
 from service.checkpoint.head import with_head
+from service.checkpoint.head_tensors import with_tensor_names
 from service.checkpoint.image_encoder import with_image_encoder
 from service.checkpoint.layout import (
     GENERATION_CONFIG,
@@ -43,6 +44,7 @@ from service.checkpoint.sentence_files import (
 )
 from service.checkpoint.weight_files import choose_weights
 from service.errors import AmbiguousCheckpoint, MissingFile
+from service.models.eagle3 import is_eagle3
 from service.models.encoders.token_heads import TOKEN_HEAD_FILES
 from service.storage.cache.cache import CheckpointCache
 from service.storage.location import GcsLocation, HubLocation, LocalLocation, Location, parse_location
@@ -94,6 +96,7 @@ def locate(
     tokenizer_uri: str | None = None,
     adapter_uri: str | None = None,
     cache: CheckpointCache | None = None,
+    target: LocatedCheckpoint | None = None,
 ) -> LocatedCheckpoint:
     """Find a checkpoint, its configuration and its tokenizer.
 
@@ -104,6 +107,7 @@ def locate(
         tokenizer_uri: TOKENIZER_URI, for a tokenizer in another location.
         adapter_uri: ADAPTER_URI, for an adapter to merge into the weights.
         cache: where files of a bucket may be; they are read there then.
+        target: the model that this one drafts for; a head has that one's tokenizer. None if it drafts for none.
 
     Raises:
         CheckpointError: a file is missing, ambiguous or malformed; the message names the setting that supplies it.
@@ -132,7 +136,8 @@ def locate(
         generation = _generation(folders)
     else:
         tokenizer_folders = folders
-    tokenizer = _tokenizer(source.uri, tokenizer_folders)
+    is_head = target is not None and is_eagle3(hub_config)
+    tokenizer = target.tokenizer if target is not None and is_head else _tokenizer(source.uri, tokenizer_folders)
     weights = layout.weights
     sentence_files: Mapping[str, Any] = {}
     if isinstance(layout, SnapshotLayout):
@@ -147,6 +152,9 @@ def locate(
     if tokenizer.source is source:  # one source: one entry of the cache
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
     files = FileSet(source, weights, folders[0].folder)
+    if is_head and isinstance(layout, SnapshotLayout):
+        hub_config = with_tensor_names(files, layout, hub_config, cache)
+        return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer)
     hub_config = with_score_token_ids(source.uri, hub_config, tokenizer.source, tokenizer.objects)
     if isinstance(layout, SnapshotLayout):
         hub_config = with_image_encoder(files, layout, hub_config, cache)

@@ -19,6 +19,7 @@ from service.engine.schedule.memory import EncoderPart, Memory
 from service.engine.schedule.plan import Plan
 from service.engine.shapes import AvailableSteps, Bucket, EngineShapes, RowShapes
 from service.engine.steps.encode import AttendInputs, KeepInputs, RememberInputs
+from service.engine.steps.features import taps_in
 from service.engine.steps.inputs import (
     AdapterInputs,
     Drafted,
@@ -57,7 +58,7 @@ from service.engine.steps.keys import (
 )
 from service.engine.steps.logprobs import FIRST_TOP
 from service.engine.steps.sampling import Sampled
-from service.engine.steps.step import Embedded, SlotState, StepGroupInputs
+from service.engine.steps.step import Embedded, GroupOutputs, SlotState, StepGroupInputs
 from service.models.interface import LayerGroup, Weights
 
 # A GPU runs a program's kernels one by one the first time, and records them as a graph the second time.
@@ -77,12 +78,14 @@ class DeviceState:
         """Make the slots and the caches; on a CPU they occupy no memory until steps write them."""
         by_key = Executables(executables, shapes, groups)
         slots: SlotState
-        slots, caches, adapters, rows = by_key[SingleProgram.INITIAL_STATE]((), [], ())
+        slots, caches, adapters, rows, features, draft_cache = by_key[SingleProgram.INITIAL_STATE]((), [], ())
         self.slots: list[jax.Array] = jax.tree.leaves(slots)
         self.replicated = slots.token_counts.sharding  # of arrays that every device has a copy of
         self.vocab_size: int = slots.token_counts.shape[1]
         self.caches: list[list[jax.Array]] = [jax.tree.leaves(cache) for cache in caches]
         self.rows: list[jax.Array] = jax.tree.leaves(rows)  # of all media; empty for a model without images
+        self.features: list[jax.Array] = jax.tree.leaves(features)  # one array, or none without a head
+        self.draft_cache: list[jax.Array] = jax.tree.leaves(draft_cache)  # of a draft model or a head
         # The slots of adapters, of each layer group, by the names of the arrays.
         self.adapters: list[dict[str, jax.Array]] = [
             dict(zip(group.adapters, arrays, strict=True)) for group, arrays in zip(groups, adapters, strict=True)
@@ -90,12 +93,23 @@ class DeviceState:
 
     def run_whole(self, executable: Executable, weights: Sequence[jax.Array], inputs: EmbedInputs) -> Any:
         """Start a program that takes all of the state, and return its outputs at once."""
-        parts = [self.slots, *self.caches]
+        parts = [self.slots, *self.caches, self.features]
         state = list(itertools.chain.from_iterable(parts))
         outputs = executable(weights, state, inputs)
         changed = iter(state)
         for part in parts:
             part[:] = itertools.islice(changed, len(part))
+        return outputs
+
+    def run_layers(
+        self, executable: Executable, weights: Sequence[jax.Array], cache: list[jax.Array], inputs: StepGroupInputs
+    ) -> GroupOutputs:
+        """Start the program of a layer group, whose state is its cache and the features; return its outputs at once."""
+        if not self.features:
+            return executable(weights, cache, inputs)
+        state = [*cache, *self.features]
+        outputs = executable(weights, state, inputs)
+        cache[:], self.features[:] = state[: len(cache)], state[len(cache) :]
         return outputs
 
 
@@ -110,6 +124,7 @@ class LayerGroupState(NamedTuple):
     layers: range
     weights: list[jax.Array]
     cache: list[jax.Array]
+    taps: jax.Array | None = None  # as `taps_in` returns them; None of an engine that keeps no features
 
 
 class ModelOutputs(NamedTuple):
@@ -231,7 +246,12 @@ class Runner:
         self._tables = PageTables(shapes)
         self._layer_groups = layer_groups
         self._groups = [
-            LayerGroupState(group.kind, group.layers, [weights[name] for name in group.weights], cache)
+            LayerGroupState(
+                *(group.kind, group.layers, [weights[name] for name in group.weights], cache),
+                None
+                if shapes.taps is None
+                else jax.device_put(taps_in(group.layers, shapes.taps), self._state.replicated),
+            )
             for group, cache in zip(layer_groups, self._state.caches, strict=True)
         ]
         # On every device already, so that a step without a restriction sends no masks.
@@ -336,11 +356,11 @@ class Runner:
         for number, group in enumerate(self._groups):
             if per_layer:
                 layers = layers._replace(per_layer=per_layer[number])
-            of_group = StepGroupInputs(layers, places)
+            of_group = StepGroupInputs(layers, places, group.taps)
             if heads is None:
                 executable = self._executables[Layers(bucket, group.kind, has_media=layers.added is not None)]
                 cache = self._shared_cache(number) or group.cache
-                hidden, last = executable(group.weights, cache, of_group)
+                hidden, last = self._state.run_layers(executable, group.weights, cache, of_group)
             else:
                 attend = self._executables[OfMemory(MemoryPart.ATTEND, group.kind)]
                 (hidden, last), of_heads = attend(
@@ -455,8 +475,14 @@ class Runner:
     def delete_state(self) -> None:
         """Free the slots and the caches; the runner cannot be used afterwards."""
         state = self._state
-        for array in itertools.chain(state.slots, *state.caches, state.rows, *self.adapter_slots):
+        of_drafts = (*state.features, *state.draft_cache)
+        for array in itertools.chain(state.slots, *state.caches, state.rows, of_drafts, *self.adapter_slots):
             array.delete()
+
+    @property
+    def state(self) -> DeviceState:
+        """The state on the device, which each step replaces in part."""
+        return self._state
 
     def cache_leaves(self) -> list[jax.Array]:
         """Return the arrays of all caches, as they are after the last dispatched step."""

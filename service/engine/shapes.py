@@ -132,6 +132,7 @@ class EngineShapes:
     adapters: AdapterShapes | None = None  # the slots of adapters; None without any
     windows: tuple[WindowShapes, ...] = ()  # of layers whose pages are apart
     states: StateShapes | None = None  # of a model whose layers keep states
+    taps: tuple[int, ...] | None = None  # layers before which hidden states are kept, for a head that drafts of them
     num_drafts: int = 0  # the most tokens that are drafted for a sequence in a step; 0 if none ever are
 
     @property

@@ -208,6 +208,7 @@ def _fit_pages(
         ),
         states=StateShapes(states + num_pages * page_size // interval, interval) if states else None,
         num_drafts=num_drafts,
+        taps=None,
         **({"prefill_step_cost_tokens": HOST_STEP_COST_TOKENS} if model.is_host else {}),
     )
 

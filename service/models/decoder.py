@@ -162,7 +162,7 @@ class Decoder:
         """Return the tokens' embeddings, and the RoPE tables of their positions, one for each rotation."""
         config, named = self.config, self._named(weights, self.weight_specs())
         with jax.named_scope("embed"):
-            hidden = self._embedded(named, hax.named(token_ids, "token"))
+            hidden = self.embedded(named, hax.named(token_ids, "token"))
             if config.num_positions:
                 # Padding may lie past the last position.
                 learned = weights["positions"].at[positions].get(mode="clip")
@@ -171,8 +171,11 @@ class Decoder:
             multiplier = float(np.asarray(config.embed_multiplier, self.dtype))
             hidden = self._multiply.constrained(scaled(hidden, multiplier))
             hidden = normalized(hidden, config.embed_norm, named, "embed_norm")
-        rotations = tuple(self._rotation(rope, positions) for rope in config.rotations)
-        return hidden.rearrange(("token", "embed")).array, rotations
+        return hidden.rearrange(("token", "embed")).array, self.rotations(positions)
+
+    def rotations(self, positions: Int[Array, "*axis token"]) -> tuple[Rotation, ...]:
+        """Return the RoPE tables of positions, one for each rotation."""
+        return tuple(self._rotation(rope, positions) for rope in self.config.rotations)
 
     def per_layer_inputs(
         self,
@@ -208,8 +211,20 @@ class Decoder:
         self, group: LayerGroup, weights: Sequence[jax.Array], cache: Cache, inputs: LayerGroupInputs
     ) -> tuple[Float[Array, "token hidden"], Cache]:
         """Run a group's layers; the returned cache holds the tokens' keys and values."""
-        hidden, new_cache, _ = self._run(group, weights, cache, inputs, None)
+        hidden, new_cache, *_ = self._run(group, weights, cache, inputs, None)
         return hidden, new_cache
+
+    def show_layer_group(
+        self,
+        group: LayerGroup,
+        weights: Sequence[jax.Array],
+        cache: Cache,
+        inputs: LayerGroupInputs,
+        shown: Int[Array, " tap"],
+    ) -> tuple[Float[Array, "token hidden"], Cache, Float[Array, "tap token hidden"]]:
+        """Run a group's layers, and return the hidden states before some, by their numbers in the group, too."""
+        hidden, new_cache, _, before = self._run(group, weights, cache, inputs, None)
+        return hidden, new_cache, jnp.stack(before)[shown]
 
     def attend_layer_group(
         self,
@@ -220,7 +235,7 @@ class Decoder:
         heads: Int[Array, "layer head"],
     ) -> tuple[Float[Array, "token hidden"], Cache, Float[Array, "layer head prompt_token position"]]:
         """Run a group's layers, and return the scores by which heads of each layer attend to the memory, too."""
-        hidden, new_cache, scores = self._run(group, weights, cache, inputs, heads)
+        hidden, new_cache, scores, _ = self._run(group, weights, cache, inputs, heads)
         return hidden, new_cache, jnp.stack(scores)
 
     def _run(
@@ -230,13 +245,19 @@ class Decoder:
         cache: Cache,
         inputs: LayerGroupInputs,
         heads: Int[Array, "layer head"] | None,
-    ) -> tuple[Float[Array, "token hidden"], Cache, list[Float[Array, "head prompt_token position"]]]:
+    ) -> tuple[
+        Float[Array, "token hidden"],
+        Cache,
+        list[Float[Array, "head prompt_token position"]],
+        list[Float[Array, "token hidden"]],
+    ]:
+        """Return the hidden states, the cache, the scores of heads, and the hidden states before each layer."""
         specs = {spec.name: spec for spec in self.weight_specs()}
         named = self._named(dict(zip(group.weights, weights, strict=True)), [specs[name] for name in group.weights])
         hidden = hax.named(inputs.hidden, ("token", "embed"))
         step_multiply = replace(self._multiply, spans=inputs.regions.spans(len(inputs.hidden)))
         parts = {} if inputs.adapters is None else weight_parts(specs.values())
-        new_cache, scores = [], []
+        new_cache, scores, before = [], [], []
         of_windows = {shared.window: read for shared, read in zip(group.shared, cache, strict=False)}
         for index, number in enumerate(group.layers):
             layer, prefix = self.config.layers[number], f"layers.{number}."
@@ -245,7 +266,8 @@ class Decoder:
             if inputs.adapters is not None:
                 of_layer = {key.removeprefix(prefix): value for key, value in parts.items() if key.startswith(prefix)}
                 multiply = replace(step_multiply, adapters=TokenAdapters(inputs.adapters, of_layer))
-            x = normalized(hidden, layer.attention_norm, own, "attention_norm")
+            before.append(hidden.rearrange(("token", "embed")).array)
+            x = _with_embedding(normalized(hidden, layer.attention_norm, own, "attention_norm"), layer, own, inputs)
             layer_cache = cache[index] if not group.shared else of_windows[_window(layer)]
             convolve = None
             if isinstance(layer.state, BranchConvolutions):
@@ -262,8 +284,9 @@ class Decoder:
                 attend_memory = MemoryAttention(multiply, self._memory_kernel, inputs.memory)
                 x = normalized(hidden, layer.memory_norm, own, "memory_norm")
                 if heads is not None:
-                    of_layer = heads[len(scores)]
-                    scores.append(attend_memory.scores(x, layer.memory_attention, own, new_layer_cache, of_layer))
+                    scores.append(
+                        attend_memory.scores(x, layer.memory_attention, own, new_layer_cache, heads[len(scores)])
+                    )
                 hidden = hidden + attend_memory(x, layer.memory_attention, own, new_layer_cache)
             if layer.feed_forward is not None:
                 x = normalized(hidden, layer.mlp_norm, own, "mlp_norm")
@@ -276,14 +299,14 @@ class Decoder:
             if layer.per_layer_input is not None:
                 assert inputs.per_layer is not None, "a model whose layers have inputs of their own makes them"
                 own_input = hax.named(inputs.per_layer[index], ("token", "size"))
-                added = of_layer_input(hidden, own_input, layer.per_layer_input, own, multiply)
-                hidden = hidden + added
+                hidden = hidden + of_layer_input(hidden, own_input, layer.per_layer_input, own, multiply)
             if layer.has_output_scale:
                 hidden = hidden * own["output_scale"]["one", 0]
             if inputs.added is not None and number < len(inputs.added):
                 hidden = hidden + hax.named(inputs.added[number], ("token", "embed"))
             new_cache.append(new_layer_cache if convolve is None else (new_layer_cache, convolve.last_inputs))
-        return hidden.rearrange(("token", "embed")).array, cache if group.shared else tuple(new_cache), scores
+        hidden_states = hidden.rearrange(("token", "embed")).array
+        return hidden_states, cache if group.shared else tuple(new_cache), scores, before
 
     def _attended(
         self,
@@ -386,7 +409,8 @@ class Decoder:
     def _named(self, weights: Weights, specs: Sequence[WeightSpec]) -> dict[str, NamedArray]:
         return {spec.name: hax.named(weights[spec.name], spec.axes) for spec in specs}
 
-    def _embedded(self, named: NamedWeights, token_ids: NamedArray) -> NamedArray:
+    def embedded(self, named: NamedWeights, token_ids: NamedArray) -> NamedArray:
+        """Return the rows of the table of embeddings, as it is stored."""
         hidden = named["embed"].take("vocab", token_ids)
         scale = named.get(scale_name("embed"))
         if scale is not None:
@@ -406,6 +430,15 @@ class Decoder:
             num_before = jnp.floor(by_axis[0] / rope.original_context_len)
             temperature = (1 + rope.temperature_slope * jnp.log1p(num_before)).astype(self.dtype)
         return Rotation(cosine.astype(self.dtype), sine.astype(self.dtype), temperature)
+
+
+def _with_embedding(x: NamedArray, layer: Layer, own: NamedWeights, inputs: LayerGroupInputs) -> NamedArray:
+    """Return what attention reads: the embeddings before the hidden states, in a layer that reads both."""
+    if layer.embedding_norm is None:
+        return x
+    assert inputs.embedded is not None, "a layer that reads embeddings is given them"
+    embedded = hax.named(inputs.embedded, ("token", "embed"))
+    return hax.concatenate("embed", [normalized(embedded, layer.embedding_norm, own, "embedding_norm"), x])
 
 
 def _window(layer: Layer) -> int:

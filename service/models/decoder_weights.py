@@ -214,8 +214,10 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
         return _norm(norm, ours + name, embed, theirs, names, tensor=tensor)
 
     yield from norm(layer.attention_norm, "attention_norm", names.attention_norm)
+    yield from norm(layer.embedding_norm, "embedding_norm", names.embedding_norm)
     if layer.attention is not None:
-        yield from _attention(layer.attention, ours, theirs, embed, names)
+        num_read = embed if layer.embedding_norm is None else 2 * embed
+        yield from _attention(layer.attention, ours, theirs, embed, names, num_read=num_read)
     match layer.state:
         case ShortConvolution() as convolution:
             yield from _short_convolution(convolution, ours, theirs, embed, names)
@@ -255,9 +257,11 @@ def _layer(layer: Layer, ours: str, theirs: str, embed: int, names: TensorNames)
         yield _plain(ours + "output_scale", ("one",), (1,), f"{theirs}{names.output_scale}")
 
 
-def _attention(attention: Attention, ours: str, theirs: str, embed: int, names: TensorNames) -> Iterator[WeightSpec]:
+def _attention(
+    attention: Attention, ours: str, theirs: str, embed: int, names: TensorNames, *, num_read: int
+) -> Iterator[WeightSpec]:
     width, is_transposed = attention.num_heads * attention.head_dim, names.has_transposed_products
-    yield _joined_heads(attention, ours + "qkv", theirs, names, embed)
+    yield _joined_heads(attention, ours + "qkv", theirs, names, num_read)
     # Two axes: of four, a TPU would tile the last two, and lay the array out anew in each step.
     yield _product(ours + "output", ("embed", "heads"), (embed, width), f"{theirs}{names.output}.weight", is_transposed)
     if attention.has_bias:

@@ -406,6 +406,8 @@ class Layer:
     attention_multiplier: float = 1.0  # of the result of attention
     state_multiplier: float = 1.0  # of the result of the recurrent part
     feed_forward_multiplier: float = 1.0  # of the result of the feed-forward
+    # Of the embedding that attention reads before the hidden states, side by side; None where it reads these alone.
+    embedding_norm: Norm | None = None
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -453,6 +455,7 @@ class TensorNames:
     beside_norm: str | None = None
     beside_post_norm: str | None = None
     feed_forward_post_norm: str | None = None
+    embedding_norm: str | None = None
     per_layer_gate: str | None = None
     per_layer_projection: str | None = None
     per_layer_post_norm: str | None = None

@@ -50,6 +50,7 @@ class LayerGroupInputs(NamedTuple):
     adapters: Int[Any, " token"] | None = None  # the slot of each token's adapter, -1 for none; None without slots
     windows: dict[int, Regions] | None = None  # of layers with a window whose pages are apart; None without any
     per_layer: Float[Array, "layer token size"] | None = None  # the input of each layer of the group; None without any
+    embedded: Float[Array, "token hidden"] | None = None  # what layers read beside the hidden states; None if none does
 
     def regions_of(self, attention: Attention) -> Regions:
         """Return the positions and pages of the tokens, for layers with a sliding window or without one."""
@@ -126,6 +127,22 @@ class TakesMedia(Protocol):
         memory: Paging,
     ) -> Cache:
         """Write the keys and values of an encoder's output into pages, in every layer of a group."""
+        ...
+
+
+@runtime_checkable
+class ShowsHidden(Protocol):
+    """A decoder that returns the hidden states before some of its layers, too."""
+
+    def show_layer_group(
+        self,
+        group: LayerGroup,
+        weights: Sequence[jax.Array],
+        cache: Cache,
+        inputs: LayerGroupInputs,
+        shown: Int[Array, " tap"],
+    ) -> tuple[Float[Array, "token hidden"], Cache, Float[Array, "tap token hidden"]]:
+        """Run a group's layers, and return the hidden states before some, by their numbers in the group, too."""
         ...
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from service.errors import UnsupportedModel
 from service.models.config import HubConfig
 from service.models.description import DecoderConfig
+from service.models.eagle3 import is_eagle3
 from service.models.families.hub_keys import resolved
 
 # Each model_type, and its module of the package of families.
@@ -62,7 +63,7 @@ _MAMBA = "its recurrent layers keep a state, by another recurrence (Mamba-1) tha
 _LATENT = "its attention caches one latent vector for all heads, which no attention kernel here takes"
 _INDEXED = "its attention chooses positions by an index, and no cache here holds one"
 _OTHER = "its layers keep a state by a recurrence of their own, which is not served"
-_DRAFTS = "it drafts for another model and is none by itself"
+_DRAFTS = "drafts for another model and is none by itself"
 REFUSED = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "mistral4", "kimi_k25", "glm4_moe_lite"), _LATENT),
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3_vl"), _INDEXED),
@@ -70,7 +71,7 @@ REFUSED = {
     **dict.fromkeys(("recurrent_gemma", "rwkv", "xlstm", "minimax"), _OTHER),
     "mamba2": "it has no layers of attention, without which a model is not served",
     **dict.fromkeys(("zamba", "zamba2"), "its layers of attention are shared, each use with an adapter of its own"),
-    **dict.fromkeys(("gemma4_assistant", "qwen3_5_mtp", "qwen3_next_mtp"), _DRAFTS),
+    **dict.fromkeys(("gemma4_assistant", "qwen3_5_mtp", "qwen3_next_mtp"), f"it {_DRAFTS}"),
     "gemma3n": "its activations are predicted between four streams",
     "gpt2_hyena": "its convolutions see the whole text, and no cache exists for them",
     "kimi_linear": "its states decay by channel and its attention caches one latent vector for all heads",
@@ -93,6 +94,10 @@ def read_config(uri: str, values: Mapping[str, Any], max_model_len: int | None =
         run = {**values[RUN], "vocab_size": values.get("vocab_size")}
         return import_module("service.models.families.levanter").read_config(HubConfig(uri, run, max_model_len))
     model_type = values.get("model_type")
+    if is_eagle3(values):
+        architecture = values["architectures"][0]
+        reason = f"config.json: architectures is {architecture}, a head, which {_DRAFTS}. Set DRAFT_MODEL_URI to it."
+        raise UnsupportedModel(uri, reason)
     if model_type not in FAMILIES:
         raise UnsupportedModel(uri, f"config.json: model_type {model_type!r} is not served{_reason(values)}.")
     for part in (values, values.get("text_config")):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from service.models.stored.layers import FLOATING, LayerStorage, StoredTensor
+from service.models.stored.layers import FLOATING, INTEGERS, LayerStorage, StoredTensor
 
 FLOAT32 = np.dtype(np.float32)
 # Of which a device has two in a byte, and the host one.
@@ -48,7 +48,8 @@ class TensorSource:
     shape: tuple[int, ...]  # in the checkpoint, but for `is_transposed`
     view: tuple[int, ...]  # in the array, before concatenation
     copies: int = 1  # how often `view` repeats each index of the axis before the concatenated one, consecutively
-    is_int8: bool = False  # in the checkpoint; others are of a floating type, or packed
+    is_int8: bool = False  # in the checkpoint; others are of a floating type, packed, or integers
+    is_integer: bool = False  # in the checkpoint: numbers that stay as they are
     packing: LayerStorage | None = None  # of a weight that several tensors hold
     rows: tuple[int, int] | None = None  # the first, and the one after the last, that are this part; None for all
     is_transposed: bool = False  # whether the checkpoint holds it with its last two axes exchanged
@@ -80,7 +81,8 @@ class TensorSource:
         if self.packing is not None:
             return self.packing.tensors(self.name, self.shape)
         shape = (*self.shape[:-2], *self.shape[:-3:-1]) if self.is_transposed else self.shape
-        return (StoredTensor(self.name, shape, ("I8",) if self.is_int8 else FLOATING),)
+        dtypes = INTEGERS if self.is_integer else ("I8",) if self.is_int8 else FLOATING
+        return (StoredTensor(self.name, shape, dtypes),)
 
 
 @dataclass(frozen=True)

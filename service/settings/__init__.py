@@ -310,8 +310,8 @@ class Settings(BaseModel):
     )
     draft_model_uri: str | None = Field(
         default=None,
-        description="A small model with the tokenizer of the served one, which drafts for it on the same devices with "
-        "SPECULATION `draft` or `auto`: `gs://…`, `hf://…` or a path.",
+        description="A small model with the tokenizer of the served one, or an EAGLE-3 head that was trained for it, "
+        "which drafts for it on the same devices with SPECULATION `draft` or `auto`: `gs://…`, `hf://…` or a path.",
     )
     page_size: int | None = Field(
         default=None,

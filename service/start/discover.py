@@ -143,7 +143,8 @@ def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
             cache=context.cache,
         )
         if settings.draft_model_uri is not None:
-            located = replace(located, draft=locate(settings.draft_model_uri, open_pinned, cache=context.cache))
+            draft = locate(settings.draft_model_uri, open_pinned, cache=context.cache, target=located)
+            located = replace(located, draft=draft)
         if not settings.auto_download_models and not is_on_this_machine(located, context.cache):
             raise NotDownloaded(located.uri)
         facts |= {"uri": located.uri, "model_type": located.hub_config.get("model_type")}

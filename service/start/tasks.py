@@ -275,7 +275,7 @@ def check_draft(context: StartContext, checkpoint: LocatedCheckpoint, tokenizer:
         SettingsError: it has others.
     """
     draft = checkpoint.draft
-    if draft is None:
+    if draft is None or draft.tokenizer is checkpoint.tokenizer:  # a head's
         return
     from service.checkpoint.tokenizer_files import pull_tokenizer
     from service.text.load import load_tokenizer

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from service.errors import MalformedCheckpoint
-from service.models.stored.layers import FLOATING, WIDE, StoredTensor
+from service.models.stored.layers import FLOATING, INTEGERS, WIDE, StoredTensor
 from service.models.weight_spec import WeightSpec
 from service.storage.objects import read_range
 from service.storage.open_files import OpenFile
@@ -171,7 +171,7 @@ def check_dtype(uri: str, tensor: StoredTensor, entry: TensorEntry) -> None:
     if entry.dtype_name in tensor.dtypes:
         return
     reason = f"{tensor.name!r} is {entry.dtype_name}; "
-    if tensor.dtypes in (WIDE, FLOATING):
+    if tensor.dtypes in (WIDE, FLOATING, INTEGERS):
         raise MalformedCheckpoint(uri, entry.file, f"{reason}supported types are {', '.join(tensor.dtypes)}.")
     expected = " or ".join(tensor.dtypes)
     raise MalformedCheckpoint(uri, entry.file, f"{reason}quantization_config in config.json makes it {expected}.")

@@ -25,6 +25,7 @@ HARMLESS = tuple(
         (r"(^|\.)position_ids$", "position buffers"),
         (r"(^|\.)encoder\.embed_positions\.weight$", "sinusoidal positions"),
         (r"(^|\.)act_fn\.(beta|eps)$", "constants of xIELU"),
+        (r"^t2d$", "tables of the tokens that a head drafts"),  # the reverse of d2t
         (r"(^|\.)num_batches_tracked$|^n_averaged$", "counters of training"),
         # Scales of an 8-bit cache. Source: vLLM `model_executor/layers/quantization/kv_cache.py`; compressed-tensors.
         (r"\.(k|v|q|kv|prob)_(scale|zero_point)$", "scales of a cache in 8 bits"),

@@ -7,6 +7,7 @@ temperature 0, as long as it has seen each token of each sequence in its place.
 import asyncio
 from dataclasses import replace
 
+import jax
 import pytest
 
 from service.engine.drafter import Drafter
@@ -14,7 +15,7 @@ from service.engine.request import FinishReason, Request, Sampling
 from service.engine.runner import Runner
 from service.engine.schedule.speculation import Speculation
 from service.engine.shapes import Bucket
-from service.engine.steps.draft import draft_programs
+from service.engine.steps.draft import ModelDrafting, draft_programs
 from service.engine.steps.inputs import step_inputs
 from service.observability.model_metrics import ModelMetrics
 from tests.engine.drafting import SHAPES as ANY_SHAPES
@@ -48,7 +49,7 @@ def runner():
 def drafting():
     """The executables of a draft model that equals the target, and of one that does not."""
     return {
-        is_right: executables_of(draft_programs(model, SHAPES, {}))
+        is_right: executables_of(draft_programs(ModelDrafting(model), SHAPES, {}))
         for is_right, model in ((True, LongScoredModel()), (False, WrongModel()))
     }
 
@@ -60,7 +61,8 @@ def start(start_engine, runner, drafting):
         shapes = replace(SHAPES, **sizes)
         if is_right is None:
             return start_engine(runner, ModelMetrics(), shapes=shapes), None
-        drafter = Drafter(SHAPES, {}, drafting[is_right], context_len=context_len, vocab_size=50)
+        cache = jax.tree.leaves(ModelDrafting(LongScoredModel()).make_caches(SHAPES))
+        drafter = Drafter(SHAPES, {}, drafting[is_right], cache, context_len=context_len, vocab_size=50)
         for step in drafter.padded_steps():
             step()
         speculation = Speculation(shapes, proposers, model=drafter, is_adaptive=False)
@@ -105,13 +107,12 @@ def test_it_catches_up_on_prefixes_that_it_has_and_has_not_seen(start):
 
 
 def test_a_turn_that_goes_on_with_an_answer_finds_what_was_drafted_of_it(start, drafting, monkeypatch):
-    read, name = [], "draft-read-2"
+    read, name = [], "draft-read"
     executable = drafting[True][name]
 
     def reading(weights, cache, inputs):
-        read.append(
-            int(step_inputs(inputs.packed, inputs.page_table, Bucket(0, 2), has_adapters=False).row_tokens.sum())
-        )
+        step = step_inputs(inputs.step.packed, inputs.step.page_table, Bucket(0, 2), has_adapters=False)
+        read.append(int(step.row_tokens.sum()))
         return executable(weights, cache, inputs)
 
     monkeypatch.setitem(drafting[True], name, reading)

@@ -1,6 +1,6 @@
-"""Which positions of a sequence a draft model has computed.
+"""Which positions of a sequence a draft model or a head has computed.
 
-Every page of the target has a twin under the same number, where the draft model keeps its keys and values of the same
+Every page of the target has a twin under the same number, where what drafts keeps its keys and values of the same
 positions. A page that the prefix cache has found counts as computed if its twin was written for the same text, which
 its key says; other positions are computed anew. This is pure bookkeeping, and a mistake in it would make drafts worse
 and change no answer.
@@ -24,13 +24,16 @@ class Computed:
 class TwinPages:
     """The twins of all pages, by what they hold."""
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, shift: int = 0) -> None:
         """Know nothing yet.
 
         Args:
             page_size: tokens of a page.
+            shift: by how many positions after its own a token is that is read at a position. With any, what is read of
+                the last position of a page depends on the next page too, and so may be another's; and what was drafted
+                is read anew.
         """
-        self._page_size = page_size
+        self._page_size, self._shift = page_size, shift
         self._keys: dict[int, bytes] = {}  # of the pages whose twins are whole
         self._computed: dict[Sequence, Computed] = {}
 
@@ -60,7 +63,7 @@ class TwinPages:
         after = end + len(drafted or ())
         for page in sequence.pages[start // self._page_size : -(-after // self._page_size)]:
             self._keys.pop(page, None)
-        computed.num_positions, computed.drafted = end, list(drafted or ())
+        computed.num_positions, computed.drafted = end, [] if self._shift else list(drafted or ())
         self._keep(sequence, start // self._page_size, end)
 
     def forget(self, sequence: Sequence) -> None:
@@ -84,4 +87,4 @@ class TwinPages:
             if self._keys.get(page) != key:
                 break
             num_found += 1
-        return min(num_found * self._page_size, len(sequence.known_ids) - 1)
+        return max(min(num_found * self._page_size, len(sequence.known_ids) - 1) - self._shift, 0)

@@ -46,7 +46,7 @@ def attend_layer_group(
     model: TakesMedia, group: LayerGroup, weights: list[jax.Array], cache: Cache, inputs: AttendInputs
 ) -> tuple[Cache, AttendOutputs]:
     """Run some layers over the tokens of a step, and return what heads of them attend to."""
-    (layers, places), heads = jax.tree.map(jnp.asarray, inputs)
+    (layers, places, _), heads = jax.tree.map(jnp.asarray, inputs)
     hidden, cache, scores = model.attend_layer_group(group, weights, cache, layers, heads)
     return cache, AttendOutputs(GroupOutputs(hidden, None if places is None else hidden[places]), scores)
 

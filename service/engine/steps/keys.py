@@ -21,7 +21,7 @@ encode-…                        an encoder: before its layers, the layers of a
                                 to which media are padded
 remember-…                      its output to keys and values; one for each kind of layer group
 attend-…                        layers in a step that also returns what heads attend to; one for each kind of group
-draft-…                         a draft model: its cache, rows of tokens that it has not seen, the tokens it drafts
+draft-…                         a draft model or a head: rows of tokens that it has not read, the tokens it drafts
 """
 
 from collections.abc import Sequence
@@ -145,22 +145,20 @@ class WriteAdapter(NamedTuple):
 
 
 class DraftPart(StrEnum):
-    """What a program of a draft model does."""
+    """What a program of a draft model or a head does."""
 
-    CACHE = "cache"  # makes it
     READ = "read"  # computes tokens that are known
     DRAFT = "draft"  # drafts the tokens after them
 
 
 class OfDraft(NamedTuple):
-    """A program of a draft model."""
+    """A program of a draft model or a head."""
 
     part: DraftPart
-    size: int = 0  # rows that it reads, or sequences for which it drafts
 
     @override
     def __str__(self) -> str:
-        return f"draft-{self.part}{f'-{self.size}' if self.size else ''}"
+        return f"draft-{self.part}"
 
 
 class Whole(NamedTuple):
@@ -275,16 +273,14 @@ def adapter_keys(groups: Sequence[LayerGroup]) -> list[ProgramKey]:
     return [WriteAdapter(group.kind) for group in distinct(groups) if group.adapters]
 
 
-def draft_keys(shapes: EngineShapes) -> list[OfDraft]:
-    """Return the programs of a draft model."""
-    drafting = [OfDraft(DraftPart.DRAFT, count) for count in draft_counts(shapes)]
-    return [OfDraft(DraftPart.CACHE), OfDraft(DraftPart.READ, shapes.row_counts[-1]), *drafting]
+def draft_keys() -> list[OfDraft]:
+    """Return the programs of a draft model or a head."""
+    return [OfDraft(part) for part in DraftPart]
 
 
-def draft_counts(shapes: EngineShapes) -> tuple[int, ...]:
-    """Return for how many sequences a draft model drafts at once: no step verifies drafts of more than the most."""
-    most = max(1, min(shapes.num_slots, shapes.row_counts[-1], shapes.num_samples // 2))
-    return (most,) if shapes.skips_padding or most == 1 else (1, most)
+def most_drafting(shapes: EngineShapes) -> int:
+    """Return for how many sequences tokens are drafted at once: no step verifies drafts of more."""
+    return max(1, min(shapes.num_slots, shapes.row_counts[-1], shapes.num_samples // 2))
 
 
 def whole_keys(shapes: EngineShapes) -> list[Whole | Hidden]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from service.compile.program import Program
 from service.engine.limits import MAX_ATTENTION_HEADS
 from service.engine.shapes import Bucket, EngineShapes
+from service.engine.steps.draft import Drafting
 from service.engine.steps.encode import (
     AttendInputs,
     KeepInputs,
@@ -25,6 +26,7 @@ from service.engine.steps.encode import (
     keep_rows,
     remember,
 )
+from service.engine.steps.features import Features, initial_features
 from service.engine.steps.inputs import (
     AdapterInputs,
     PromptInputs,
@@ -94,19 +96,33 @@ type SampleFunction = Callable[[Float[Array, "slot vocab"], SamplingState, Any],
 
 
 def engine_programs(
-    model: PagedDecoder, shapes: EngineShapes, weight_shapes: Mapping[str, jax.ShapeDtypeStruct]
+    model: PagedDecoder,
+    shapes: EngineShapes,
+    weight_shapes: Mapping[str, jax.ShapeDtypeStruct],
+    drafting: Drafting | None = None,
 ) -> list[Program]:
-    """Return all programs that a runner of these shapes needs."""
-    programs = _EnginePrograms(model, shapes, weight_shapes)
+    """Return all programs that a runner of these shapes needs.
+
+    Args:
+        model: the model.
+        shapes: the sizes of the engine.
+        weight_shapes: the weights, by name.
+        drafting: what drafts beside the model, whose cache is made with the others; None for nothing.
+    """
+    programs = _EnginePrograms(model, shapes, weight_shapes, drafting)
     steps = [*programs.embeds(), *programs.sampling(), *programs.layer_groups(), *programs.whole()]
     return [programs.initial(), *steps, *programs.encoding(), *programs.attending(), *programs.adapter_writes()]
 
 
 class _EnginePrograms:
     def __init__(
-        self, model: PagedDecoder, shapes: EngineShapes, weight_shapes: Mapping[str, jax.ShapeDtypeStruct]
+        self,
+        model: PagedDecoder,
+        shapes: EngineShapes,
+        weight_shapes: Mapping[str, jax.ShapeDtypeStruct],
+        drafting: Drafting | None,
     ) -> None:
-        self._model, self._shapes, self._weights = model, shapes, weight_shapes
+        self._model, self._shapes, self._weights, self._drafting = model, shapes, weight_shapes, drafting
         self._place = placement_of(model)
         self._embedded = functools.cache(self._embed_shapes)
         self._per_layer = functools.cache(self._per_layer_shapes)
@@ -120,11 +136,14 @@ class _EnginePrograms:
         def make(_: Any, none: Any, __: Any) -> tuple[Any, Any]:
             adapters = [[jnp.zeros(a.shape, a.dtype) for a in self._adapters_of(group)] for group in groups]
             rows = () if self._shapes.media is None else self._make_rows()
-            return none, (self._make_slots(), tuple(map(self._make_cache, groups)), adapters, rows)
+            drafts = None if self._drafting is None else self._drafting.make_caches(self._shapes)
+            caches = tuple(map(self._make_cache, groups))
+            return none, (self._make_slots(), caches, adapters, rows, self._make_features(), drafts)
 
         replicated, is_split = self._place.replicated, self._place.caches is not None
         of_adapters = [[a.sharding if is_split else None for a in self._adapters_of(group)] for group in groups]
-        shardings = (replicated, self._place.caches, of_adapters, replicated)
+        of_drafts = None if self._drafting is None else self._drafting.place.caches
+        shardings = (replicated, self._place.caches, of_adapters, replicated, replicated, of_drafts)
         return Program(str(SingleProgram.INITIAL_STATE), make, outputs_sharding=shardings)
 
     def embeds(self) -> list[Program]:
@@ -189,13 +208,14 @@ class _EnginePrograms:
 
     def whole(self) -> list[Program]:
         """Return the decode steps that are one program each, where the device prefers those."""
-        steps = WholeSteps(self._model, has_adapters=self._shapes.adapters is not None)
+        shapes = self._shapes
+        steps = WholeSteps(self._model, has_adapters=shapes.adapters is not None, taps=shapes.taps)
         makes = (functools.partial(self._make_cache, group) for group in self._model.layer_groups)
         caches = placed(tuple(jax.eval_shape(make) for make in makes), self._place.caches)
         programs = []
         for key in whole_keys(self._shapes):
             inputs = empty_step(key.bucket, self._shapes).to_embed()
-            arguments = (self._weights, WholeState(self._slots, caches), inputs)
+            arguments = (self._weights, WholeState(self._slots, caches, self._feature_shapes), inputs)
             if isinstance(key, Hidden):
                 run = functools.partial(steps.run_model, key.bucket)
             else:
@@ -323,7 +343,16 @@ class _EnginePrograms:
             inputs = inputs._replace(layers=inputs.layers._replace(per_layer=of_group))
         run = functools.partial(run_layer_group, self._model, group)
         key = Layers(bucket, group.kind, has_media=inputs.layers.added is not None)
-        return self._program(key, run, (self._of(group), cache, inputs))
+        if self._shapes.taps is not None:
+            inputs = inputs._replace(taps=_int32(len(self._shapes.taps)))
+        return self._program(key, run, (self._of(group), (cache, self._feature_shapes), inputs))
+
+    def _make_features(self) -> Features | None:
+        return None if self._shapes.taps is None else initial_features(self._model, self._shapes)
+
+    @property
+    def _feature_shapes(self) -> Any:
+        return placed(jax.eval_shape(self._make_features), self._place.replicated)
 
     def _make_cache(self, group: LayerGroup) -> Cache:
         return self._model.initial_cache(self._shapes.layout, group)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Int32
 
 from service.engine.shapes import Bucket, EngineShapes
+from service.engine.steps.features import Features, with_shown
 from service.engine.steps.inputs import (
     AdapterInputs,
     CountInputs,
@@ -28,7 +29,15 @@ from service.engine.steps.inputs import (
 )
 from service.engine.steps.logprobs import pack_logprobs
 from service.engine.steps.sampling import Sampled, SamplingState, count_tokens
-from service.models.interface import Cache, HasLayerInputs, LayerGroup, LayerGroupInputs, PagedDecoder, Weights
+from service.models.interface import (
+    Cache,
+    HasLayerInputs,
+    LayerGroup,
+    LayerGroupInputs,
+    PagedDecoder,
+    ShowsHidden,
+    Weights,
+)
 
 # Tokens that most steps with drafts sample, so that a program of its own for these is worth its time to compile.
 FEW_SAMPLES = 8
@@ -56,6 +65,7 @@ class StepGroupInputs(NamedTuple):
 
     layers: LayerGroupInputs
     places: Int[Any, " slot"] | None  # of the tokens before those to be sampled; None if they are all of the step's
+    taps: Int[Any, " tap"] | None = None  # as `taps_in` returns them; None of an engine that keeps no features
 
 
 class GroupOutputs(NamedTuple):
@@ -115,12 +125,30 @@ def embed_tokens(
 
 
 def run_layer_group(
-    model: PagedDecoder, group: LayerGroup, weights: list[jax.Array], cache: Cache, inputs: StepGroupInputs
-) -> tuple[Cache, GroupOutputs]:
-    """Run some layers over the tokens of a step."""
-    layers, places = jax.tree.map(jnp.asarray, inputs)
-    hidden, cache = model.run_layer_group(group, weights, cache, layers)
-    return cache, GroupOutputs(hidden, None if places is None else hidden[places])
+    model: PagedDecoder,
+    group: LayerGroup,
+    weights: list[jax.Array],
+    state: tuple[Cache, Features | None],
+    inputs: StepGroupInputs,
+) -> tuple[tuple[Cache, Features | None], GroupOutputs]:
+    """Run some layers over the tokens of a step.
+
+    Args:
+        model: the model.
+        group: the layers.
+        weights: theirs.
+        state: their cache, and the features; None of an engine that keeps none.
+        inputs: of the layers.
+    """
+    layers, places, taps = jax.tree.map(jnp.asarray, inputs)
+    cache, features = state
+    if features is None:
+        hidden, cache = model.run_layer_group(group, weights, cache, layers)
+    else:
+        assert isinstance(model, ShowsHidden), "features are kept of a model that shows its hidden states"
+        hidden, cache, shown = model.show_layer_group(group, weights, cache, layers, taps)
+        features = with_shown(features, shown, layers.regions, taps)
+    return (cache, features), GroupOutputs(hidden, None if places is None else hidden[places])
 
 
 def write_adapter(_: Any, arrays: list[jax.Array], inputs: AdapterInputs) -> tuple[list[jax.Array], None]:

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 WIDE = ("F32", "F16", "BF16", "F64")  # safetensors' names
 FLOATING = (*WIDE, "F8_E4M3", "F8_E5M2")  # whose numbers are cast as they are, if no scales belong to them
+INTEGERS = ("I64", "I32")
 WORD_BITS = 32  # of a word of packed values
 MXFP4_BLOCK = 32  # numbers with one exponent, in 16 bytes
 NVFP4_BLOCK = 16  # numbers with one scale, in 8 bytes

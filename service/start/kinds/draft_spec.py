@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -24,7 +24,12 @@ from service.models.weight_shapes import weight_shapes
 from service.models.weight_spec import WeightSpec
 from service.start.dtype import NumberFormats
 from service.start.kinds.decoder import choose_kernel, make_decoder, position_bytes
-from service.start.kinds.model_spec import weights_bytes
+from service.start.kinds.model_spec import EngineParts, weights_bytes
+
+if TYPE_CHECKING:
+    from service.engine.drafter import Drafter
+    from service.engine.runner import DeviceState
+    from service.engine.steps.draft import Drafting
 
 PREFIX = "draft."  # of the names of its weights, beside its target's
 # Parts of the names of architectures that draft with a target's hidden states.
@@ -79,12 +84,38 @@ class DraftSpec:
             page_sizes=size.page_sizes if kernel.page_sizes is None else kernel.page_sizes,
         )
 
-    def programs(self, shapes: EngineShapes) -> Sequence[Program]:
+    def drafting(self, shapes: EngineShapes) -> "Drafting":
+        """Return what is traced, beside a target of some sizes."""
+        from service.engine.steps.draft import ModelDrafting
+
+        return ModelDrafting(make_decoder(self.config, self.formats, self.kernel, self.mesh))
+
+    def programs(self, shapes: EngineShapes, drafting: "Drafting") -> Sequence[Program]:
         """Return its programs, beside a target of some sizes."""
         from service.engine.steps.draft import draft_programs
 
-        model = make_decoder(self.config, self.formats, self.kernel, self.mesh)
-        return draft_programs(model, shapes, weight_shapes(self.specs, self.mesh))
+        return draft_programs(drafting, shapes, weight_shapes(self.specs, self.mesh))
+
+    def with_taps(self, shapes: EngineShapes) -> EngineShapes:
+        """Return the sizes of a target that keeps what is drafted of; a model needs nothing."""
+        return shapes
+
+    def make_drafter(
+        self, shapes: EngineShapes, vocab_size: int, parts: EngineParts, state: "DeviceState"
+    ) -> "Drafter":
+        """Return what runs the programs.
+
+        Args:
+            shapes: the sizes of the target's engine.
+            vocab_size: of the target.
+            parts: of the target's engine, with the weights of both.
+            state: of the target's engine.
+        """
+        from service.engine.drafter import Drafter
+
+        weights, context_len = without_prefix(parts.weights, is_draft=True), self.config.context_len
+        of_engine = (shapes, weights, parts.executables, state.draft_cache)
+        return Drafter(*of_engine, context_len=context_len, vocab_size=vocab_size)
 
 
 def without_prefix(weights: Mapping[str, jax.Array], *, is_draft: bool) -> dict[str, jax.Array]:
@@ -116,23 +147,21 @@ def choose_draft(
         UnsupportedModel: the draft model's family, or a feature of it, is not supported.
         SettingsError: one of the two models cannot be drafted for, or cannot draft.
     """
-    _check_target(target)
+    check_target(target)
     uri, hub_config = located.uri, located.hub_config
     architectures = hub_config.get("architectures") or [""]
     if any(head in str(architectures[0]).lower() for head in HEADS) or hub_config.get("model_type") in HEADS:
-        raise _refusal(uri, f"is a head ({architectures[0] or hub_config['model_type']}), which is not supported")
+        kind = architectures[0] or hub_config["model_type"]
+        raise draft_refusal(uri, f"is a head ({kind}) of another kind than EAGLE-3, the only one that is supported")
     if is_encoder(hub_config, located.sentence_files):
-        raise _refusal(uri, "is an encoder, which generates no tokens")
+        raise draft_refusal(uri, "is an encoder, which generates no tokens")
     config = read_config(uri, hub_config, max_model_len)
     log_unknown_keys(uri, hub_config)
     if config.speech_encoder is not None:
-        raise _refusal(uri, "attends to recordings")
+        raise draft_refusal(uri, "attends to recordings")
     if any(layer.state is not None for layer in config.layers):
-        raise _refusal(uri, "has layers that keep states, which rejected tokens would have changed")
-    if indivisible := {name: n for name, n in config.split_sizes.items() if n % mesh.num_devices}:
-        sizes = " and ".join(f"{name} = {size}" for name, size in indivisible.items())
-        raise _refusal(uri, f"has {sizes}, which the target's {mesh.num_devices} devices do not divide")
-    config = replace(config.split_over(mesh.num_devices), image_encoder=None)
+        raise draft_refusal(uri, "has layers that keep states, which rejected tokens would have changed")
+    config = replace(split_draft(uri, config, mesh), image_encoder=None)
     storage = config.layer_storage
     if formats.quantization is Quantization.INT4 and storage is not None and storage.obstacle_to_four_bits is not None:
         formats = formats._replace(quantization=Quantization.INT8)
@@ -140,7 +169,24 @@ def choose_draft(
     return DraftSpec(uri, config, formats, choose_kernel(config, formats, mesh, kernel_fault), mesh)
 
 
-def _check_target(target: DecoderConfig) -> None:
+def split_draft(uri: str, config: DecoderConfig, mesh: DeviceMesh) -> DecoderConfig:
+    """Return the description of a draft model or a head that is split over the target's devices.
+
+    Raises:
+        SettingsError: they do not divide it.
+    """
+    if indivisible := {name: n for name, n in config.split_sizes.items() if n % mesh.num_devices}:
+        sizes = " and ".join(f"{name} = {size}" for name, size in indivisible.items())
+        raise draft_refusal(uri, f"has {sizes}, which the target's {mesh.num_devices} devices do not divide")
+    return config.split_over(mesh.num_devices)
+
+
+def check_target(target: DecoderConfig) -> None:
+    """Check that tokens can be drafted for a model.
+
+    Raises:
+        SettingsError: they cannot.
+    """
     if target.speech_encoder is not None:
         raise SettingsError("DRAFT_MODEL_URI", "is set, and nothing is drafted for a model of speech. Unset it.")
     if any(layer.state is not None for layer in target.layers):
@@ -151,8 +197,9 @@ def _check_target(target: DecoderConfig) -> None:
         raise SettingsError("DRAFT_MODEL_URI", message)
 
 
-def _refusal(uri: str, reason: str) -> SettingsError:
-    remedy = "Set it to a smaller decoder with the tokenizer of the model."
+def draft_refusal(uri: str, reason: str) -> SettingsError:
+    """Return the error of a draft model or a head that cannot draft, to be raised."""
+    remedy = "Set it to a smaller decoder with the tokenizer of the model, or to an EAGLE-3 head that was made for it."
     return SettingsError("DRAFT_MODEL_URI", f"{uri} {reason}. {remedy}")
 
 

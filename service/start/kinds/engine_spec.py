@@ -36,6 +36,7 @@ from service.kernels.limits import skips_padding
 from service.models.adapter_arrays import AdapterShapes, adapter_specs, slot_bytes
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.description import DecoderConfig, ImageEncoder, PatchEncoder
+from service.models.eagle3 import is_eagle3
 from service.models.families.hub_keys import log_unknown_keys
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import decoder_groups
@@ -50,6 +51,7 @@ from service.start.dtype import NumberFormats, choose_formats
 from service.start.kinds.data_parallel import choose_data_parallel
 from service.start.kinds.decoder import choose_kernel, find_kernel_fault, head_shapes, make_decoder, position_bytes
 from service.start.kinds.draft_spec import DraftSpec, choose_draft, without_prefix
+from service.start.kinds.head_spec import choose_head
 from service.start.kinds.model_spec import EngineParts, ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
@@ -126,7 +128,7 @@ class EngineSpec(ModelSpec):
     def names(self) -> ProgramNames:
         shapes, groups = self.shapes, self.layer_groups
         encoding, attention = encoder_keys(self.encoder_groups, groups, shapes), attention_keys(shapes, groups)
-        last = [*attention, *([] if self.draft is None else draft_keys(shapes))]
+        last = [*attention, *([] if self.draft is None else draft_keys())]
 
         def names(keys: Sequence[ProgramKey]) -> list[str]:
             return list(dict.fromkeys(map(str, [*encoding, *keys])))
@@ -189,8 +191,11 @@ class EngineSpec(ModelSpec):
     def programs(self, model: PagedDecoder) -> Sequence[Program]:
         from service.engine.steps.programs import engine_programs
 
-        programs = engine_programs(model, self.shapes, weight_shapes(self.program_specs, self.mesh))
-        return programs if self.draft is None else [*programs, *self.draft.programs(self.shapes)]
+        shapes, weights = self.shapes, weight_shapes(self.program_specs, self.mesh)
+        if self.draft is None:
+            return engine_programs(model, shapes, weights)
+        drafting = self.draft.drafting(shapes)
+        return [*engine_programs(model, shapes, weights, drafting), *self.draft.programs(shapes, drafting)]
 
     @override
     def begin_state(self, executables: Mapping[str, Executable]) -> "DeviceState":
@@ -227,20 +232,17 @@ class EngineSpec(ModelSpec):
         from service.engine.runner import Runner
 
         own = without_prefix(weights, is_draft=False)
-        Runner(self.shapes, self.layer_groups, own, executables, encoder_groups=self.encoder_groups).warm()
+        runner = Runner(self.shapes, self.layer_groups, own, executables, encoder_groups=self.encoder_groups)
+        runner.warm()
         if (make_drafter := self._drafter_maker(EngineParts(weights, executables, None))) is not None:
-            for step in make_drafter().padded_steps():
+            for step in make_drafter(runner.state).padded_steps():
                 step()
 
-    def _drafter_maker(self, parts: EngineParts) -> "Callable[[], Drafter] | None":
-        """Return what makes the drafter of an engine; None without a draft model."""
+    def _drafter_maker(self, parts: EngineParts) -> "Callable[[DeviceState], Drafter] | None":
+        """Return what makes the drafter of an engine beside its state; None without a draft model or a head."""
         if self.draft is None:
             return None
-        from service.engine.drafter import Drafter
-
-        weights, context_len = without_prefix(parts.weights, is_draft=True), self.draft.config.context_len
-        sizes = {"context_len": context_len, "vocab_size": self.config.vocab_size}
-        return partial(Drafter, self.shapes, weights, parts.executables, **sizes)
+        return partial(self.draft.make_drafter, self.shapes, self.config.vocab_size, parts)
 
 
 def choose_engine_spec(
@@ -304,8 +306,8 @@ def choose_engine_spec(
     kernel = choose_kernel(config, formats, mesh, kernel_fault)
     draft = None
     if located.draft is not None:
-        found = formats_of(located.draft)
-        draft = choose_draft(located.draft, config, found, mesh, settings.max_model_len, kernel_fault=kernel_fault)
+        choose = _choice_of_draft(located.draft, specs, formats.dtype, settings.max_model_len)
+        draft = choose(located.draft, config, formats_of(located.draft), mesh, kernel_fault=kernel_fault)
     used = [device for one in meshes for device in one.devices]
     memory_bytes = usable_memory_bytes(used, settings.device_memory_fraction)
     try:
@@ -321,6 +323,15 @@ def choose_engine_spec(
     key = _key_of(config, formats, shapes, mesh, kernel, draft)
     total_bytes, others = engine_bytes(size if draft is None else draft.beside(size), shapes), tuple(meshes[1:])
     return EngineSpec(formats.dtype, specs, mesh, key, config, shapes, kernel, formats, total_bytes, others, draft)
+
+
+def _choice_of_draft(
+    located: LocatedCheckpoint, target_specs: Sequence[WeightSpec], target_dtype: np.dtype, max_model_len: int | None
+) -> Callable[..., DraftSpec]:
+    """Return what plans a checkpoint at DRAFT_MODEL_URI: a head, or a model."""
+    if is_eagle3(located.hub_config):
+        return partial(choose_head, target_specs=target_specs, target_dtype=target_dtype)
+    return partial(choose_draft, max_model_len=max_model_len)
 
 
 def _key_of(  # noqa: PLR0917 (what a bundle depends on)
@@ -377,7 +388,7 @@ def choose_shapes(
     """
     adapters = _adapter_shapes(settings, config)
     size = _model_size(settings, config, formats, mesh, adapters, kernel=kernel)
-    return fit_engine(
+    shapes = fit_engine(
         size if draft is None else draft.beside(size),
         memory_bytes=memory_bytes,
         max_num_seqs=settings.max_num_seqs,
@@ -386,6 +397,7 @@ def choose_shapes(
         max_model_len=settings.max_model_len,
         num_drafts=_num_drafts(settings.speculation, config),
     )
+    return shapes if draft is None else draft.with_taps(shapes)
 
 
 def _num_drafts(mode: SpeculationMode, config: DecoderConfig) -> int:

@@ -40,10 +40,10 @@ class RunnerMaker:
         groups: Sequence[LayerGroup],
         encoder_groups: Sequence[LayerGroup],
         parts: EngineParts,
-        make_drafter: Callable[[], Drafter] | None = None,
+        make_drafter: Callable[[DeviceState], Drafter] | None = None,
     ) -> None:
         self.shapes = shapes
-        self.make_drafter = make_drafter  # None without a draft model
+        self.make_drafter = make_drafter  # None without a draft model or a head
         self._groups, self._encoder_groups = groups, encoder_groups
         self._weights, self._executables = without_prefix(parts.weights, is_draft=False), parts.executables
         self._state: DeviceState | None = parts.state  # until the first runner has it
@@ -88,12 +88,11 @@ class RunningEngine(Running):
         self._drafters: dict[int, Drafter] = {}
 
         def make(number: int, on_failure: Callable[[], None]) -> Engine:
-            for failed in (self._runners.pop(number, None), self._drafters.pop(number, None)):
-                if failed is not None:
-                    failed.delete_state()  # its engine's errors, which clients have yet to read, refer to it
-            if (make_drafter := makers[number].make_drafter) is not None:
-                self._drafters[number] = make_drafter()
+            if (failed := self._runners.pop(number, None)) is not None:
+                failed.delete_state()  # its engine's errors, which clients have yet to read, refer to it
             runner = self._runners[number] = makers[number]()
+            if (make_drafter := makers[number].make_drafter) is not None:
+                self._drafters[number] = make_drafter(runner.state)
             return Engine(
                 runner,
                 runner.shapes,

@@ -95,3 +95,18 @@ def test_what_is_taken_for_computed_always_is():
         for token_id in [*drafted[: draw.randrange(3)], draw.randrange(9)]:
             sequence.append(token_id)
     assert num_found > 10_000
+
+
+def test_a_head_reads_anew_what_was_drafted_and_what_depends_on_the_page_that_follows():
+    twins, first = TwinPages(PAGE, shift=1), running(range(13), (7, 3, 5, 1))
+    assert twins.num_computed(first) == 0
+    twins.write(first, 0, 11, [60, 61])
+    for token_id in (60, 61):
+        first.append(token_id)
+    assert twins.num_computed(first) == 11, "drafts were made of its own results"
+    assert twins.num_computed(running(range(13), (7, 3, 5, 2))) == 7, "the last of a page read a token of another one"
+    twins.forget(first)
+    other = running(range(20, 29), (8, 3, 9))
+    twins.num_computed(other)
+    twins.write(other, 0, 3, [1, 2])  # drafts lie in a page that the first has lost
+    assert twins.num_computed(running(range(13), (7, 3, 5, 2))) == 3

@@ -1,0 +1,168 @@
+"""An EAGLE-3 head beside its target: it drafts what the published computation would, and answers stay as they are."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from service.engine.drafter import Drafter
+from service.engine.request import Request, Sampling
+from service.engine.runner import Runner
+from service.engine.schedule.speculation import Speculation
+from service.engine.shapes import EngineShapes
+from service.engine.steps.draft import draft_programs
+from service.engine.steps.draft_head import HeadDrafting, lag_of_head
+from service.engine.steps.programs import engine_programs
+from service.models.decoder import Decoder
+from service.models.decoder_weights import decoder_weight_specs
+from service.models.eagle3 import TENSORS, eagle3_weight_specs, is_embedding, read_eagle3
+from service.models.eagle3_head import Eagle3Head
+from service.models.quantization import Quantization
+from service.models.registry import read_config
+from service.observability.model_metrics import ModelMetrics
+from service.weights.assembly import assemble_weights
+from tests.engine.drafting import executables_of
+from tests.engine.eagle3_reference import Sizes, drafts, make_tensors, target_states
+from tests.engine.running import run, tokens_of
+
+SIZES, FLOAT32 = Sizes(), np.dtype(np.float32)
+NEAR = 1e-5  # logits so near each other may change places
+SHAPES = EngineShapes(
+    num_slots=2,
+    num_pages=40,
+    page_size=4,
+    max_model_len=64,
+    max_prefill_tokens=8,
+    row_tokens=8,
+    num_drafts=4,
+    skips_padding=True,
+    has_sampling_variants=False,
+)
+GREEDY = Sampling(temperature=0.0)
+
+
+def shapes_of(arrays):
+    return {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding) for name, array in arrays.items()
+    }
+
+
+def on_device(specs, tensors, mesh):
+    return {name: jnp.asarray(array) for name, array in assemble_weights(specs, tensors, mesh=mesh).items()}
+
+
+class Served:
+    """A target and its head, compiled, and engines on them."""
+
+    def __init__(self, of_target=None, *, mesh=None, sizes=SHAPES, has_embeddings=False, **values):
+        self.target, self.tensors = make_tensors(has_embeddings=has_embeddings)
+        config = read_config("target", SIZES.hub_config)
+        values = {**SIZES.head_config, TENSORS: tuple(self.tensors), **values}
+        self.head = read_eagle3("head", values, config.num_layers)
+        self.shapes = replace(sizes, taps=self.head.taps)
+        model, layer = Decoder(config, mesh=mesh), Decoder(self.head.decoder, mesh=mesh)
+        drafting = HeadDrafting(Eagle3Head(self.head, layer), self.shapes)
+        specs = decoder_weight_specs(config)
+        own = eagle3_weight_specs(self.head, FLOAT32, Quantization.NONE, None)
+        self.weights = on_device(specs, self.target, mesh)
+        self.own = on_device(own, {name: array for name, array in self.tensors.items() if name != "t2d"}, mesh)
+        if not has_embeddings:
+            self.own |= {spec.name: self.weights[spec.name] for spec in specs if is_embedding(spec)}
+        features = jax.ShapeDtypeStruct((3, SHAPES.num_pages, SHAPES.page_size, SIZES.hidden), FLOAT32)
+        programs = draft_programs(drafting, self.shapes, shapes_of(self.own), features)
+        if of_target is None:
+            programs += engine_programs(model, self.shapes, shapes_of(self.weights), drafting)
+        self.executables = {**(of_target or {}), **executables_of(programs)}
+        self._groups = model.layer_groups
+        self.drafted = []  # the known tokens of each draft, and the draft
+
+    def start(self, start_engine, *, with_drafts=True):
+        """Start an engine, whose drafts are noted."""
+        runner = Runner(self.shapes, self._groups, self.weights, self.executables)
+        if not with_drafts:
+            return start_engine(runner, ModelMetrics(), shapes=self.shapes), None
+        drafted = self.drafted = []
+
+        class Noting(Drafter):
+            def draft(self, lengths):
+                found = super().draft(lengths)
+                drafted.extend((list(s.known_ids), tokens) for s, tokens in found.items())
+                return found
+
+        drafter = Noting(
+            *(self.shapes, self.own, self.executables, runner.state.draft_cache),
+            features=runner.state.features,
+            context_len=SHAPES.max_model_len,
+            vocab_size=SIZES.vocab,
+            lag=lag_of_head(self.shapes),
+        )
+        speculation = Speculation(self.shapes, (), model=drafter, is_adaptive=False)
+        return start_engine(runner, ModelMetrics(), shapes=self.shapes, speculation=speculation), speculation
+
+    def check_drafts(self, **options):
+        """Compare all drafts with those of the reference."""
+        assert self.drafted
+        for known, tokens in self.drafted:
+            expected, margins = drafts(self.target, self.tensors, SIZES, known, len(tokens), **options)
+            for place, margin in enumerate(margins):
+                assert tokens[place] == expected[place] or margin < NEAR, (known, tokens, expected)
+                if tokens[place] != expected[place]:
+                    break
+
+
+def prompt(length, seed):
+    return tuple(np.random.RandomState(seed).randint(0, SIZES.vocab, length).tolist())
+
+
+@pytest.fixture(scope="module")
+def served(unchecked_types):
+    return Served()
+
+
+def test_it_drafts_what_the_reference_does_and_the_answers_are_those_without(served, start_engine):
+    asked = [
+        Request("long", prompt(30, 1), 20, GREEDY),
+        Request("short", prompt(1, 2), 24, GREEDY),
+        Request("random", prompt(9, 3), 20, Sampling(temperature=0.9, seed=5)),
+        Request("later", prompt(13, 4), 12, GREEDY),
+    ]
+    engine, _ = served.start(start_engine, with_drafts=False)
+    without = [tokens_of(events) for events in run(engine, *asked)]
+    engine, speculation = served.start(start_engine)
+    assert [tokens_of(events) for events in run(engine, *asked)] == without
+    assert len(served.drafted) > 20
+    served.check_drafts()
+    known = [*asked[1].prompt_ids, *without[1]]
+    _, logits = target_states(served.target, SIZES, known)
+    assert np.argmax(logits[:-1], axis=-1).tolist() == known[1:], "the target is that of the reference"
+    assert speculation.num_draft_tokens > speculation.num_accepted_tokens
+
+
+def test_it_reads_of_a_prefix_that_is_found_what_the_target_kept_of_it(served, start_engine):
+    begin = prompt(21, 6)
+    engine, _ = served.start(start_engine)
+    run(engine, Request("first", begin, 6, replace(GREEDY, presence_penalty=0.1)))
+    assert not served.drafted, "with a penalty nothing is drafted, and nothing read"
+    for number in range(3):
+        [events] = run(engine, Request(str(number), (*begin, number), 8, GREEDY))
+        assert events[0].num_cached_tokens >= 16
+    served.check_drafts()
+
+
+def test_a_head_with_embeddings_and_a_normalized_residual_drafts_as_its_reference(served, start_engine):
+    other = Served(served.executables, has_embeddings=True, norm_before_residual=True)
+    engine, _ = other.start(start_engine)
+    run(engine, Request("a", prompt(11, 7), 12, GREEDY))
+    other.check_drafts(is_residual_normalized=True)
+
+
+@pytest.mark.slow
+def test_whole_decode_steps_keep_what_it_reads_too(unchecked_types, start_engine):
+    served = Served(sizes=replace(SHAPES, has_whole_steps=True, has_sampling_variants=True))
+    engine, _ = served.start(start_engine)
+    begin, undrafted = prompt(9, 8), replace(GREEDY, presence_penalty=0.1)
+    [events] = run(engine, Request("whole steps", begin, 24, undrafted))
+    run(engine, Request("drafts", (*begin, *tokens_of(events), 1), 12, GREEDY))
+    served.check_drafts()
