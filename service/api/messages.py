@@ -1,11 +1,18 @@
 """POST /v1/messages, /v1/messages/count_tokens and /v1/messages/render: Anthropic's interface."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from starlette.responses import Response
 
-from service.api.answers.messages import MessageEvent, MessageObject, MessageTokens
+from service.api.answers.messages import (
+    AnswerBlock,
+    MessageEnd,
+    MessageEvent,
+    MessageObject,
+    MessageTokens,
+    MessageUsageSoFar,
+)
 from service.api.answers.service import RenderedPrompt
 from service.api.dependencies import OpenCall
 from service.api.generation.answer import answer
@@ -26,8 +33,7 @@ from service.engine.request import FinishReason
 
 router = Router()
 
-# What Anthropic counts besides: what its caches and its own tools cost.
-NO_USAGE = {"cache_creation": None, "inference_geo": None, "server_tool_use": None, "service_tier": "standard"}
+NO_END: MessageEnd = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
 
 
 @router.post(
@@ -86,7 +92,7 @@ class _MessageAnswer:
         self._parts = MessageParts(chat.rules)
         prove = sign if body.shows_thinking else seal
         self._content = MessageContent(lambda text: prove(text, key), shows_thinking=body.shows_thinking)
-        self._stop_reason, self._stop_sequence = "end_turn", None
+        self._end = NO_END
 
     async def events(self) -> AsyncIterator[Sequence[Event]]:
         """Yield the events of a stream."""
@@ -95,46 +101,55 @@ class _MessageAnswer:
             events: list[Event] = []
             if not has_begun:
                 has_begun = True
-                events.append({"type": "message_start", "message": self._message([], dict.fromkeys(self._stopped()))})
+                events.append({"type": "message_start", "message": self._message([], NO_END)})
             events += self._push(delta)
             if delta.finish_reason is not None:
-                end = {"type": "message_delta", "delta": self._stopped(), "usage": self._usage()}
+                end = {"type": "message_delta", "delta": self._end, "usage": self._usage()}
                 events += [end, {"type": "message_stop"}]
             if events:
                 yield events
 
-    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> dict[str, Any]:
+    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> MessageObject:
         """Return the complete message."""
         [deltas] = collected
         for delta in deltas:
             self._push(delta)
-        return self._message(self._content.blocks, self._stopped())
+        return self._message(self._content.blocks, self._end)
 
     def _push(self, delta: TextDelta) -> list[Event]:
         """Add the next text and return its events, with the last text those that end its block too."""
         events = [event for part in self._parts.push(delta) for event in self._content.push(part)]
         if delta.finish_reason is not None:
             events += self._content.close()
-            self._stop_reason = self._reason(delta)
-            self._stop_sequence = delta.stop_reason if self._stop_reason == "stop_sequence" else None
+            self._end = self._end_of(delta)
         return events
 
-    def _message(self, content: list[dict[str, Any]], stopped: dict[str, Any]) -> dict[str, Any]:
-        head = {"id": self._chat.streams.id, "type": "message", "role": "assistant", "model": self._model}
-        usage = self._usage() | NO_USAGE
-        return head | {"content": content, **stopped, "container": None, "usage": usage}
+    def _message(self, content: list[AnswerBlock], end: MessageEnd) -> MessageObject:
+        return {
+            "id": self._chat.streams.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            **end,
+            "container": None,
+            "usage": {
+                **self._usage(),
+                "cache_creation": None,
+                "inference_geo": None,
+                "server_tool_use": None,
+                "service_tier": "standard",
+            },
+        }
 
-    def _stopped(self) -> dict[str, Any]:
-        return {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence, "stop_details": None}
-
-    def _reason(self, last: TextDelta) -> str:
+    def _end_of(self, last: TextDelta) -> MessageEnd:
         if last.finish_reason is FinishReason.LENGTH:
-            return "max_tokens"
+            return {**NO_END, "stop_reason": "max_tokens"}
         if isinstance(last.stop_reason, str):
-            return "stop_sequence"
-        return "tool_use" if self._content.has_calls else "end_turn"
+            return {**NO_END, "stop_reason": "stop_sequence", "stop_sequence": last.stop_reason}
+        return {**NO_END, "stop_reason": "tool_use" if self._content.has_calls else "end_turn"}
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> MessageUsageSoFar:
         usage = self._chat.streams.usage()
         cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
         return {

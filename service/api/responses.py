@@ -5,13 +5,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Annotated, Any, override
+from typing import Annotated, override
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from service.api.answers.generation import TokenLogprob
-from service.api.answers.responses import ResponseEvent, ResponseObject
+from service.api.answers.responses import ResponseEvent, ResponseObject, ResponseStatus, ResponseUsage
 from service.api.answers.service import RenderedPrompt
 from service.api.dependencies import OpenCall
 from service.api.generation.chat_answers import StartedChat, start_chat
@@ -70,7 +70,7 @@ async def create_response(
     with chat.streams, answer.kept():
         [deltas] = await call.unless_disconnected(chat.streams.collect())
 
-        def end() -> dict[str, Any]:
+        def end() -> ResponseObject:
             for delta in deltas:
                 answer.push(delta)
             return answer.end()
@@ -95,7 +95,7 @@ class _Queued(JSONResponse):
     """The answer to a request whose work goes on, and ends here, also where the answer cannot be sent."""
 
     def __init__(
-        self, queued: dict[str, Any], ends: contextlib.AsyncExitStack, work: Callable[[], Awaitable[None]]
+        self, queued: ResponseObject, ends: contextlib.AsyncExitStack, work: Callable[[], Awaitable[None]]
     ) -> None:
         super().__init__(queued)
         self._ends, self._work = ends, work
@@ -125,9 +125,8 @@ async def _make_in_background(call: Call, chat: StartedChat, answer: "_ResponseA
             failure = error_answer(error, chat.streams.id)
             call.log_fields["error_code"] = failure.body["error"]["code"]
             code = "server_error" if failure.status >= SERVER_ERROR else "invalid_prompt"
-            response = answer.response("failed") | {
-                "error": {"code": code, "message": failure.body["error"]["message"]}
-            }
+            response = answer.response("failed")
+            response["error"] = {"code": code, "message": failure.body["error"]["message"]}
         await answer.keeping.write_state(response, within_s=LAST_WRITE_S)
 
 
@@ -169,7 +168,7 @@ class _ResponseAnswer:
     ) -> None:
         self.last_events: list[Event] = []  # of the items that `end` has closed
         self.keeping = keeping
-        self.status = "queued" if body.background else "in_progress"
+        self.status: ResponseStatus = "queued" if body.background else "in_progress"
         self._chat = chat
         self._body = body
         self._created_at = created_at
@@ -191,7 +190,7 @@ class _ResponseAnswer:
             self._logprobs = [] if is_content else self._logprobs
         return events
 
-    def end(self) -> dict[str, Any]:
+    def end(self) -> ResponseObject:
         """Close the last item and return the whole response."""
         self.last_events = list(self._output.close(self._reason))
         return self.response("incomplete" if self._reason is FinishReason.LENGTH else "completed")
@@ -200,23 +199,12 @@ class _ResponseAnswer:
         """Let other requests find the response by its id until it is complete."""
         return self.keeping.found_as(lambda status: self.response(status or self.status))
 
-    def response(self, status: str) -> dict[str, Any]:
+    def response(self, status: ResponseStatus) -> ResponseObject:
         """Return the response with what it has so far."""
         body, is_over = self._body, status not in UNFINISHED
         sampling = self._chat.streams.sampling
         text_format = None if body.text is None else body.text.format
         choice = "auto" if body.tool_choice is None else body.tool_choice.as_stated()
-        stated = {
-            name: getattr(body, name)
-            for name in (
-                "frequency_penalty",
-                "instructions",
-                "max_output_tokens",
-                "parallel_tool_calls",
-                "presence_penalty",
-                "prompt_cache_key",
-            )
-        }
         return {
             "id": self._chat.streams.id,
             "object": "response",
@@ -247,16 +235,21 @@ class _ResponseAnswer:
             "truncation": body.truncation,
             "usage": self._usage() if is_over else None,
             "user": body.user,
-            **stated,
+            "frequency_penalty": body.frequency_penalty,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "parallel_tool_calls": body.parallel_tool_calls,
+            "presence_penalty": body.presence_penalty,
+            "prompt_cache_key": body.prompt_cache_key,
         }
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> ResponseUsage:
         usage = self._chat.streams.usage()
         return {
             "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": usage["prompt_tokens_details"] | {"cache_write_tokens": 0},
+            "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},
             "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": usage["completion_tokens_details"],
+            "output_tokens_details": {"reasoning_tokens": usage["completion_tokens_details"]["reasoning_tokens"]},
             "total_tokens": usage["total_tokens"],
         }
 

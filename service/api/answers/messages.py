@@ -43,8 +43,8 @@ class ThinkingTokens(TypedDict):
     """Tokens of the thinking, its tags included; 0 for models that write none between tags."""
 
 
-class MessageUsage(TypedDict):
-    """Token counts of a message."""
+class MessageUsageSoFar(TypedDict):
+    """Token counts of a message, as an event of a stream has them."""
 
     input_tokens: int
     """Tokens of the prompt that were computed."""
@@ -54,25 +54,38 @@ class MessageUsage(TypedDict):
     """Tokens of the prompt that were found in the prefix cache."""
     output_tokens: int
     output_tokens_details: ThinkingTokens
+
+
+class MessageUsage(MessageUsageSoFar):
+    """Token counts of a message."""
+
     cache_creation: None
     inference_geo: None
     server_tool_use: None
     service_tier: Literal["standard"]
 
 
-class MessageObject(TypedDict):
+class MessageEnd(TypedDict):
+    """Why a message has ended."""
+
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"] | None
+    """Null at the beginning of a stream."""
+    stop_sequence: str | None
+    """Of `stop_sequences`, the one that ended the text."""
+    stop_details: None
+
+
+AnswerBlock = ThinkingBlock | AnswerText | ToolUseBlock
+
+
+class MessageObject(MessageEnd):
     """The answer of POST /v1/messages."""
 
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[ThinkingBlock | AnswerText | ToolUseBlock]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"] | None
-    """Null at the beginning of a stream."""
-    stop_sequence: str | None
-    """Of `stop_sequences`, the one that ended the text."""
-    stop_details: None
+    content: list[AnswerBlock]
     container: None
     usage: MessageUsage
 

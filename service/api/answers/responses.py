@@ -5,7 +5,7 @@ Source: https://platform.openai.com/docs/api-reference/responses/object, .../res
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from service.api.answers.generation import TokenLogprob
+from service.api.answers.generation import PromptTokensDetails, TokenLogprob
 
 type ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -32,44 +32,43 @@ class OutputMessage(TypedDict):
     content: list[OutputText]
 
 
-class OutputCall(TypedDict):
+class _Call(TypedDict):
+    call_id: str
+    """To be repeated in the item with the call's output."""
+    status: ItemStatus
+
+
+class OutputCallHead(_Call):
+    """What calls of functions and custom tools have in common."""
+
+    namespace: NotRequired[str | None]
+    """Of a tool of a namespace."""
+    name: str
+
+
+class OutputCall(OutputCallHead):
     """A call of a function."""
 
     type: Literal["function_call"]
     id: str
-    call_id: str
-    """To be repeated in the item with the call's output."""
-    status: ItemStatus
-    namespace: NotRequired[str | None]
-    """Of a function of a namespace."""
-    name: str
     arguments: str
     """A JSON object, serialized, which satisfies the function's schema unless the status is `incomplete`."""
 
 
-class OutputCustomCall(TypedDict):
+class OutputCustomCall(OutputCallHead):
     """A call of a custom tool."""
 
     type: Literal["custom_tool_call"]
     id: str
-    call_id: str
-    """To be repeated in the item with the call's output."""
-    status: ItemStatus
-    namespace: NotRequired[str | None]
-    """Of a tool of a namespace."""
-    name: str
     input: str
     """The text, which follows the tool's grammar unless the status is `incomplete`."""
 
 
-class OutputShellCall(TypedDict):
+class OutputShellCall(_Call):
     """A call of the local shell."""
 
     type: Literal["local_shell_call"]
     id: str
-    call_id: str
-    """To be repeated in the item with the call's output."""
-    status: ItemStatus
     action: dict[str, Any]
     """The command, empty if the status is `incomplete`."""
 
@@ -94,20 +93,21 @@ class OutputReasoning(TypedDict):
     """The same for clients that keep it and send it back, if `include` asks for it."""
 
 
-class CachedTokens(TypedDict):
+class CachedTokens(PromptTokensDetails):
     """Where the tokens of the input came from."""
 
-    cached_tokens: int
-    """Tokens that were found in the prefix cache and not computed again."""
     cache_write_tokens: int
     """Always 0: keeping a prefix has no price of its own."""
+
+
+OutputItem = OutputReasoning | OutputMessage | OutputCall | OutputCustomCall | OutputShellCall
 
 
 class ReasoningTokens(TypedDict):
     """What the output consists of."""
 
     reasoning_tokens: int
-    """Always 0: the tokens of thinking are not counted apart."""
+    """Tokens of the thinking, its tags included; 0 for models that write none between tags."""
 
 
 class ResponseUsage(TypedDict):
@@ -133,6 +133,9 @@ class ResponseError(TypedDict):
     message: str
 
 
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
+
+
 class ResponseObject(TypedDict):
     """A response; fields that a request has are repeated as they were understood."""
 
@@ -141,12 +144,12 @@ class ResponseObject(TypedDict):
     created_at: int
     """Unix time in seconds."""
     completed_at: int | None
-    status: Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
+    status: ResponseStatus
     incomplete_details: IncompleteDetails | None
     error: ResponseError | None
     background: bool
     model: str
-    output: list[OutputReasoning | OutputMessage | OutputCall | OutputCustomCall | OutputShellCall]
+    output: list[OutputItem]
     usage: ResponseUsage | None
     """Null in the first events of a stream."""
     instructions: str | None
@@ -163,6 +166,14 @@ class ResponseObject(TypedDict):
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
+    max_tool_calls: None
+    prompt_cache_key: str | None
+    reasoning: dict[str, str | None]
+    safety_identifier: str | None
+    service_tier: Literal["default"]
+    top_logprobs: int
+    truncation: Literal["auto", "disabled"]
+    user: str | None
 
 
 class DeletedResponse(TypedDict):

@@ -14,10 +14,9 @@ from typing import Any
 from pydantic_core import from_json
 
 from service.api.answers.generation import ChatDelta
+from service.api.answers.messages import AnswerBlock
 
 Event = dict[str, Any]
-# What a block has besides its text, at its beginning.
-_EMPTY: dict[str, dict[str, Any]] = {"text": {"citations": None}, "thinking": {"signature": ""}}
 
 
 class MessageContent:
@@ -31,66 +30,65 @@ class MessageContent:
             shows_thinking: whether the text of the thinking is sent too.
         """
         self._proof_of, self._shows_thinking = proof_of, shows_thinking
-        self._blocks: list[dict[str, Any]] = []
+        self.blocks: list[AnswerBlock] = []  # complete once the last one is closed
         self._texts: list[str] = []  # of the last block
         self._is_open = False  # whether the last block can still grow
 
     def push(self, part: ChatDelta) -> Iterator[Event]:
         """Add a part of a chat's message, a `delta` object as `MessageParts` returns them, and yield its events."""
         if "reasoning" in part:
-            yield from self._push_text("thinking", part["reasoning"], is_shown=self._shows_thinking)
+            yield from self._open({"type": "thinking", "thinking": "", "signature": ""})
+            self._texts.append(part["reasoning"])
+            if self._shows_thinking:
+                yield self._delta({"type": "thinking_delta", "thinking": part["reasoning"]})
         if "content" in part:
-            yield from self._push_text("text", part["content"])
+            yield from self._open({"type": "text", "text": "", "citations": None})
+            self._texts.append(part["content"])
+            yield self._delta({"type": "text_delta", "text": part["content"]})
         for call in part.get("tool_calls", ()):
-            function = call["function"]
+            name, arguments = call["function"].get("name", ""), call["function"]["arguments"]
             if "id" in call:
-                identity = {"id": call["id"], "name": function.get("name", ""), "caller": {"type": "direct"}}
-                yield from self._open({"type": "tool_use", **identity, "input": {}})
-            if function["arguments"]:
-                self._texts.append(function["arguments"])
-                yield self._delta({"type": "input_json_delta", "partial_json": function["arguments"]})
+                caller = {"type": "direct"}
+                yield from self._open(
+                    {"type": "tool_use", "id": call["id"], "name": name, "caller": caller, "input": {}}
+                )
+            if arguments:
+                self._texts.append(arguments)
+                yield self._delta({"type": "input_json_delta", "partial_json": arguments})
 
     def close(self) -> Iterator[Event]:
         """End the last block, if there is one, and yield its events."""
         if not self._is_open:
             return
         self._is_open = False
-        block, text = self._blocks[-1], "".join(self._texts)
+        block, text = self.blocks[-1], "".join(self._texts)
         if block["type"] == "thinking":
             block["signature"] = self._proof_of(text)
+            block["thinking"] = text if self._shows_thinking else ""
             yield self._delta({"type": "signature_delta", "signature": block["signature"]})
-        if block["type"] == "tool_use":
+        elif block["type"] == "text":
+            block["text"] = text
+        else:
             block["input"] = _input(text)
-        elif block["type"] == "text" or self._shows_thinking:
-            block[block["type"]] = text
-        yield {"type": "content_block_stop", "index": len(self._blocks) - 1}
-
-    @property
-    def blocks(self) -> list[dict[str, Any]]:
-        """The blocks, once the last one is closed."""
-        return self._blocks
+        yield {"type": "content_block_stop", "index": len(self.blocks) - 1}
 
     @property
     def has_calls(self) -> bool:
         """Whether tools are called."""
-        return any(block["type"] == "tool_use" for block in self._blocks)
+        return any(block["type"] == "tool_use" for block in self.blocks)
 
-    def _push_text(self, kind: str, text: str, *, is_shown: bool = True) -> Iterator[Event]:
-        if not self._is_open or self._blocks[-1]["type"] != kind:
-            yield from self._open({"type": kind, kind: "", **_EMPTY[kind]})
-        self._texts.append(text)
-        if is_shown:
-            yield self._delta({"type": f"{kind}_delta", kind: text})
-
-    def _open(self, block: dict[str, Any]) -> Iterator[Event]:
+    def _open(self, block: AnswerBlock) -> Iterator[Event]:
+        """Begin a block, unless the last one is of its kind and goes on."""
+        if self._is_open and block["type"] == self.blocks[-1]["type"] != "tool_use":
+            return
         yield from self.close()
-        self._blocks.append(block)
+        self.blocks.append(block)
         self._texts, self._is_open = [], True
         # The block changes when it is closed, while this event may wait to be sent.
-        yield {"type": "content_block_start", "index": len(self._blocks) - 1, "content_block": dict(block)}
+        yield {"type": "content_block_start", "index": len(self.blocks) - 1, "content_block": block.copy()}
 
     def _delta(self, delta: dict[str, Any]) -> Event:
-        return {"type": "content_block_delta", "index": len(self._blocks) - 1, "delta": delta}
+        return {"type": "content_block_delta", "index": len(self.blocks) - 1, "delta": delta}
 
 
 def _input(text: str) -> dict[str, Any]:

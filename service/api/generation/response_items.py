@@ -15,20 +15,24 @@ Source: https://platform.openai.com/docs/api-reference/responses-streaming
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from service.api.answers.generation import ChatDelta, TokenLogprob, ToolCallDelta
-from service.api.schema.response_tools import INPUT, OfferedTool
+from service.api.answers.responses import (
+    ItemStatus,
+    OutputCall,
+    OutputCustomCall,
+    OutputItem,
+    OutputMessage,
+    OutputReasoning,
+    OutputShellCall,
+)
+from service.api.schema.response_tools import INPUT, LOCAL_SHELL, OfferedTool
 from service.engine.request import FinishReason
 
 Event = dict[str, Any]
 
-# Of each kind of call what grows, and the name of the events that report it.
-_GROWING = {
-    "function_call": ("arguments", "function_call_arguments"),
-    "custom_tool_call": ("input", "custom_tool_call_input"),
-}
 _INPUT_BEGINS = re.compile(rf'\s*{{\s*"{INPUT}"\s*:\s*"')
 _INPUT_GOES_ON = re.compile(r'(?:[^"\\]+|\\(?:u[0-9a-fA-F]{4}|[^u]))*')
 
@@ -47,7 +51,7 @@ class ResponseOutput:
         self._seal = seal
         self._input = _CustomInput()  # of the last call of a custom tool
         self._command = ""  # the arguments of the last call of the local shell
-        self.items: list[dict[str, Any]] = []
+        self.items: list[OutputItem] = []
         self._is_open = False  # whether the last item can still grow
 
     def push(self, part: ChatDelta, logprobs: list[TokenLogprob]) -> Iterator[Event]:
@@ -71,79 +75,94 @@ class ResponseOutput:
         yield from self._close("incomplete" if reason is FinishReason.LENGTH else "completed")
 
     def _push_text(self, text: str, logprobs: list[TokenLogprob]) -> Iterator[Event]:
-        if not self._is_open or self.items[-1]["type"] != "message":
+        item = self.items[-1] if self._is_open else None
+        if item is None or item["type"] != "message":
             yield from self._close()
-            yield from self._open_message()
-        [content] = self.items[-1]["content"]
+            item = yield from self._open_message()
+        [content] = item["content"]
         content["text"] += text
         content["logprobs"] += logprobs
         yield self._event("output_text.delta", content_index=0, delta=text, logprobs=logprobs)
 
     def _push_thought(self, text: str) -> Iterator[Event]:
-        if not self._is_open or self.items[-1]["type"] != "reasoning":
+        item = self.items[-1] if self._is_open else None
+        if item is None or item["type"] != "reasoning":
             yield from self._close()
-            item = {"type": "reasoning", "id": f"rs_{uuid.uuid4().hex}", "status": "in_progress", "summary": []}
-            yield self._open(item | {"content": []})
-            yield self._add_content({"type": "reasoning_text", "text": ""})
-        self.items[-1]["content"][0]["text"] += text
+            item = OutputReasoning(
+                type="reasoning", id=f"rs_{uuid.uuid4().hex}", status="in_progress", summary=[], content=[]
+            )
+            yield self._open(item)
+            item["content"].append({"type": "reasoning_text", "text": ""})
+            yield self._event("content_part.added", content_index=0, part=item["content"][0].copy())
+        item["content"][0]["text"] += text
         yield self._event("reasoning_text.delta", content_index=0, delta=text)
+
+    def _open_message(self) -> Generator[Event, None, OutputMessage]:
+        message = OutputMessage(
+            type="message", id=f"msg_{uuid.uuid4().hex}", status="in_progress", role="assistant", content=[]
+        )
+        yield self._open(message)
+        message["content"].append({"type": "output_text", "text": "", "annotations": [], "logprobs": []})
+        yield self._event("content_part.added", content_index=0, part=_copy(message["content"][0]))
+        return message
 
     def _push_call(self, call: ToolCallDelta) -> Iterator[Event]:
         function = call["function"]
         if "id" in call:
             yield from self._close()
             yield self._open(self._begun_call(call["id"], function.get("name", "")))
-        yield from self._push_arguments(function["arguments"])
-
-    def _push_arguments(self, arguments: str) -> Iterator[Event]:
-        item = self.items[-1]
+        item, text = self.items[-1], function["arguments"]
         if item["type"] == "local_shell_call":
-            self._command += arguments
-            return
-        name, events = _GROWING[item["type"]]
-        text = self._input.push(arguments) if item["type"] == "custom_tool_call" else arguments
-        if text:
-            item[name] += text
-            yield self._event(f"{events}.delta", delta=text)
+            self._command += text
+        elif item["type"] == "custom_tool_call":
+            if text := self._input.push(text):
+                item["input"] += text
+                yield self._event("custom_tool_call_input.delta", delta=text)
+        elif item["type"] == "function_call" and text:
+            item["arguments"] += text
+            yield self._event("function_call_arguments.delta", delta=text)
 
-    def _begun_call(self, call_id: str, function_name: str) -> dict[str, Any]:
+    def _begun_call(self, call_id: str, function_name: str) -> OutputCall | OutputCustomCall | OutputShellCall:
         """Return the item of a call of the tool that a function stands for."""
         tool = self._tools.get(function_name)
-        item: dict[str, Any] = {"type": "function_call", "status": "in_progress", "id": f"fc_{uuid.uuid4().hex}"}
-        item |= {"call_id": call_id, "name": function_name if tool is None else tool.name}
+        if tool is not None and tool.type == LOCAL_SHELL:
+            self._command = ""
+            return {
+                "type": "local_shell_call",
+                "status": "in_progress",
+                "id": f"lsh_{uuid.uuid4().hex}",
+                "call_id": call_id,
+                "action": _action(""),
+            }
+        name = function_name if tool is None else tool.name
+        item: OutputCall | OutputCustomCall
+        if tool is not None and tool.type == "custom":
+            self._input, new_id = _CustomInput(), f"ctc_{uuid.uuid4().hex}"
+            item = OutputCustomCall(
+                type="custom_tool_call", status="in_progress", id=new_id, call_id=call_id, name=name, input=""
+            )
+        else:
+            new_id = f"fc_{uuid.uuid4().hex}"
+            item = OutputCall(
+                type="function_call", status="in_progress", id=new_id, call_id=call_id, name=name, arguments=""
+            )
         if tool is not None and tool.namespace is not None:
             item["namespace"] = tool.namespace
-        if tool is None or tool.type == "function":
-            return item | {"arguments": ""}
-        if tool.type == "custom":
-            self._input = _CustomInput()
-            return item | {"type": "custom_tool_call", "id": f"ctc_{uuid.uuid4().hex}", "input": ""}
-        del item["name"]
-        self._command = ""
-        return item | {"type": "local_shell_call", "id": f"lsh_{uuid.uuid4().hex}", "action": _action("")}
+        return item
 
-    def _open_message(self) -> Iterator[Event]:
-        message = {"type": "message", "id": f"msg_{uuid.uuid4().hex}", "status": "in_progress", "role": "assistant"}
-        yield self._open(message | {"content": []})
-        yield self._add_content({"type": "output_text", "text": "", "annotations": [], "logprobs": []})
-
-    def _open(self, item: dict[str, Any]) -> Event:
+    def _open(self, item: OutputItem) -> Event:
         self.items.append(item)
         self._is_open = True
         return self._item_event("output_item.added")
 
-    def _add_content(self, content: dict[str, Any]) -> Event:
-        self.items[-1]["content"].append(content)
-        return self._event("content_part.added", content_index=0, part=_copy(content))
-
-    def _close(self, status: str = "completed") -> Iterator[Event]:
+    def _close(self, status: ItemStatus = "completed") -> Iterator[Event]:
         if not self._is_open:
             return
         item = self.items[-1]
-        if item["type"] in ("message", "reasoning"):
+        if item["type"] == "message" or item["type"] == "reasoning":
             [content] = item["content"]
-            done = {name: content[name] for name in ("text", "logprobs") if name in content}
-            yield self._event(f"{content['type']}.done", content_index=0, **done)
+            done = {"logprobs": content["logprobs"]} if content["type"] == "output_text" else {}
+            yield self._event(f"{content['type']}.done", content_index=0, text=content["text"], **done)
             yield self._event("content_part.done", content_index=0, part=_copy(content))
             if item["type"] == "reasoning" and self._seal is not None:
                 item["encrypted_content"] = self._seal(content["text"])
@@ -201,7 +220,7 @@ def _action(arguments: str) -> dict[str, Any]:
     return {"type": "exec", "command": [], "env": {}, **(stated if isinstance(stated, dict) else {})}
 
 
-def _copy(item: dict[str, Any]) -> dict[str, Any]:
+def _copy(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an item as it is now, since it grows while earlier events may wait to be sent."""
     return {
         name: [_copy(part) for part in value]

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from starlette.requests import Request
 from starlette.types import Message
 
+from service.api.answers.responses import ResponseObject, ResponseStatus
 from service.api.http.call import Call, call_of, cancel_on_disconnect
 from service.api.http.keys import owner_of
 from service.api.http.receive import parsed_body
@@ -90,7 +91,7 @@ class ResponseMemory:
         live = LiveResponse(self._owner, response_id)
         return Keeping(call, _Place(self._store, live, asyncio.create_task(_packed(call, self._body))))
 
-    async def response(self, response_id: str) -> dict[str, Any]:
+    async def response(self, response_id: str) -> ResponseObject:
         """Return a response of this key, as far as it has come; raises UnknownObject, ResponsesUnavailable."""
         live = self._live(response_id)
         document = None if live is None else live.document(None)
@@ -113,7 +114,7 @@ class ResponseMemory:
         if live is not None:
             live.delete()
 
-    async def cancel(self, response_id: str) -> dict[str, Any]:
+    async def cancel(self, response_id: str) -> ResponseObject:
         """End a response in the background, and return it.
 
         Raises:
@@ -163,7 +164,7 @@ class _Place:
         self._is_new = True
         self._last_write: asyncio.Task[bool] | None = None
 
-    async def write(self, response: dict[str, Any]) -> bool:
+    async def write(self, response: ResponseObject) -> bool:
         """Keep a response unless it was deleted, or has ended already; return whether one is kept.
 
         Raises:
@@ -173,7 +174,7 @@ class _Place:
         self._last_write = asyncio.create_task(self._write(response, after=self._last_write))
         return await asyncio.shield(self._last_write)
 
-    async def _write(self, response: dict[str, Any], *, after: asyncio.Task[bool] | None) -> bool:
+    async def _write(self, response: ResponseObject, *, after: asyncio.Task[bool] | None) -> bool:
         if after is not None:
             await asyncio.wait([after])
         if (items := await self._items) is None:
@@ -220,7 +221,7 @@ class Keeping:
         self._call, self._place = call, place
 
     @contextlib.contextmanager
-    def found_as(self, document: Callable[[str | None], dict[str, Any]]) -> Iterator[None]:
+    def found_as(self, document: Callable[[ResponseStatus | None], ResponseObject]) -> Iterator[None]:
         """Let other requests find the response by its id.
 
         Args:
@@ -238,7 +239,7 @@ class Keeping:
             del store.live[live.owner, live.id]
             live.has_ended.set()
 
-    async def write(self, response: dict[str, Any]) -> None:
+    async def write(self, response: ResponseObject) -> None:
         """Keep a response before it is reported complete; its `store` says whether it is kept."""
         if self._place is None:
             return
@@ -263,7 +264,7 @@ class Keeping:
         finally:
             await place.store.release(claim)
 
-    async def write_state(self, response: dict[str, Any], *, within_s: float = 0.0) -> None:
+    async def write_state(self, response: ResponseObject, *, within_s: float = 0.0) -> None:
         """Keep the next state of a response that is made in the background.
 
         Args:

@@ -26,10 +26,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic_core import from_json, to_json
 
+from service.api.answers.responses import ResponseError, ResponseObject, ResponseStatus
 from service.errors import CheckpointError, ResponsesUnavailable
 from service.storage.ages import CLOCK_JUMP_S, expiry_time
 from service.storage.store import Claim, ObjectStore
@@ -53,14 +54,17 @@ UNFINISHED = ("queued", "in_progress")
 DELETED = "deleted"
 TOMBSTONE = gzip.compress(to_json({"status": DELETED}) + b"\n", compresslevel=1, mtime=0)
 # Why a response failed whose process did not live to say so.
-LOST = {"code": "server_error", "message": "The instance that worked on the response has ended. Send it again."}
+LOST: ResponseError = {
+    "code": "server_error",
+    "message": "The instance that worked on the response has ended. Send it again.",
+}
 FAILURES = (OSError, EOFError, ValueError, zlib.error, CheckpointError)  # a damaged object is one too
 
 
 class Kept(NamedTuple):
     """A response that was kept."""
 
-    response: dict[str, Any]
+    response: ResponseObject
     items: bytes  # that it was made from, a JSON array
 
     @property
@@ -79,7 +83,8 @@ class LiveResponse:
     is_deleted: bool = False
     must_end: asyncio.Event = field(default_factory=asyncio.Event)  # set when it is cancelled
     has_ended: asyncio.Event = field(default_factory=asyncio.Event)
-    document: Callable[[str | None], dict[str, Any]] = lambda _: {}  # what it has so far, in another status if stated
+    # Returns what it has so far, in another status if stated; there once others find it.
+    document: Callable[[ResponseStatus | None], ResponseObject] = field(init=False)
 
     def delete(self) -> None:
         """Keep it no longer; one in the background ends, one that is sent goes on."""
@@ -126,7 +131,7 @@ class ResponseStore:
         kept = await self._run(lambda: _unpacked(self._store.read(name)) if is_ours else self._settled(name))
         return None if kept is None or self._is_over(response_id) else kept
 
-    async def write(self, owner: str, response: dict[str, Any], items: bytes, *, is_new: bool = True) -> Kept | None:
+    async def write(self, owner: str, response: ResponseObject, items: bytes, *, is_new: bool = True) -> Kept | None:
         """Keep a response, or the next state of one; return what is kept now, None if that was deleted.
 
         Args:
@@ -154,7 +159,7 @@ class ResponseStore:
         self._sweep_if_due()
         return kept
 
-    async def cancel(self, owner: str, response_id: str, document: dict[str, Any] | None) -> dict[str, Any] | None:
+    async def cancel(self, owner: str, response_id: str, document: ResponseObject | None) -> ResponseObject | None:
         """Cancel a response unless it has ended; return what is kept now, None if there is nothing.
 
         Args:
@@ -169,7 +174,7 @@ class ResponseStore:
         def change(content: bytes | None) -> bytes | None:
             if (kept := _unpacked(content)) is None:
                 return None
-            cancelled = document or kept.response | {"status": "cancelled"}
+            cancelled: ResponseObject = document or {**kept.response, "status": "cancelled"}
             return _next(content, content=_packed(cancelled, kept.items), status="cancelled")
 
         kept = await self._run(lambda: _unpacked(self._store.update(f"{owner}/{response_id}", change)))
@@ -279,7 +284,7 @@ def _id_of(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _packed(response: dict[str, Any], items: bytes) -> bytes:
+def _packed(response: ResponseObject, items: bytes) -> bytes:
     return gzip.compress(to_json(response) + b"\n" + items, compresslevel=1, mtime=0)
 
 
@@ -314,4 +319,4 @@ def _lost(present: bytes | None) -> bytes | None:
     """Fail a response that is not complete."""
     if (kept := _unpacked(present)) is None or kept.response["status"] not in UNFINISHED:
         return None
-    return _packed(kept.response | {"status": "failed", "error": LOST}, kept.items)
+    return _packed({**kept.response, "status": "failed", "error": LOST}, kept.items)
