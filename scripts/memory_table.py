@@ -6,6 +6,7 @@ Qwen/Qwen3-4B, Qwen3-14B, Qwen3-32B and Qwen3-30B-A3B, google/gemma-3-4b-pt (its
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,19 +235,14 @@ def fitting_shapes(model: str, device: str, num_seqs: int, kv_dtype: str = "auto
         quantization="int4" if model.endswith(IN_4_BITS) else "none",
     )
     formats, mesh = choose_formats(settings, {"dtype": "bfloat16"}, chips[0]), DeviceMesh(tuple(chips))
-    config = with_kept_bits(read_config(model, MODELS[model]).split_over(len(chips)), formats.quantization, mesh)
-    config = without_slow_images(config, formats, mesh)
-    try:
-        return choose_shapes(
-            settings,
-            config,
-            formats,
-            mesh,
-            usable_memory_bytes(chips),
-            kernel=choose_kernels(mesh.devices[0], head_shapes(config, formats, mesh)),
-        )
-    except DoesNotFit:
-        return None
+    whole = read_config(model, MODELS[model]).split_over(len(chips))
+    for in_any_case in (False, True):
+        config = with_kept_bits(whole, formats.quantization, mesh, in_any_case=in_any_case)
+        config = without_slow_images(config, formats, mesh)
+        kernel = choose_kernels(mesh.devices[0], head_shapes(config, formats, mesh))
+        with suppress(DoesNotFit):
+            return choose_shapes(settings, config, formats, mesh, usable_memory_bytes(chips), kernel=kernel)
+    return None
 
 
 def memory_table() -> str:

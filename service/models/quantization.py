@@ -28,12 +28,18 @@ class Quantization(StrEnum):
 
 
 def kept_storage(
-    storage: LayerStorage | None, quantization: Quantization, platform: str, num_devices: int = 1
+    storage: LayerStorage | None,
+    quantization: Quantization,
+    platform: str,
+    num_devices: int = 1,
+    *,
+    in_any_case: bool = False,
 ) -> LayerStorage | None:
     """Return how a checkpoint stores its layers, and whether they stay in 4 bits on the device.
 
     A GPU reads 4 bits in the product. A CPU multiplies rows of int8 faster, and so does a TPU by XLA's estimate (19,000
-    cycles for a weight of 8,192 x 2,048 and a token on a v6e, 52,000 with 4 bits): they keep 4 bits only on request.
+    cycles for a weight of 8,192 x 2,048 and a token on a v6e, 52,000 with 4 bits): they keep 4 bits only on request,
+    or where those rows do not fit.
 
     Args:
         storage: how the checkpoint stores them; None if it does not quantize them.
@@ -41,10 +47,13 @@ def kept_storage(
         platform: that of the devices, such as `gpu`.
         num_devices: that share the weights. Several keep neither experts nor FP4 in 4 bits: shares may not be of whole
             groups, and XLA reads no FP4 inside a product.
+        in_any_case: whether 4 bits stay on every platform unless 8 are requested.
     """
     if storage is None or storage.obstacle_to_four_bits is not None:
         return storage
-    is_kept = quantization is Quantization.INT4 or (quantization is Quantization.NONE and platform == "gpu")
+    is_kept = quantization is Quantization.INT4 or (
+        quantization is Quantization.NONE and (platform == "gpu" or in_any_case)
+    )
     is_undivided = is_kept and num_devices == 1
     return replace(storage, is_kept=is_undivided if storage.is_fp4 else is_kept, keeps_undivided=is_undivided)
 

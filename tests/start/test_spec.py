@@ -1,6 +1,7 @@
 """The plan of a start: its devices, the memory of each, and the kernel; a slow kernel is logged."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from service.settings import Settings
 from service.start.dtype import choose_kv_dtype
 from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
 from service.storage.local import LocalSource
+from tests.checkpoint.quantized_formats import FORMATS
 from tests.device.devices import NamedDevice
 from tests.served import DEMO
 from tests.sighted import save_gemma4, save_qwen
@@ -30,15 +32,21 @@ NORM_BYTES = 2 * 256
 COPY_BYTES = 2 * 256 * 2 * 2 * 64  # of both key-value heads, in one layer
 KV_BYTES_PER_TOKEN = 2 * 4 * 2 * 64 * 2
 LIMIT_BYTES = 80_000_000
+TIGHT_BYTES = 25_300_000  # for the demo model in rows of int8
 
 
-def plan(number: int, limit_bytes: int = LIMIT_BYTES, **settings) -> EngineSpec:
-    """Plan the demo model on accelerators."""
-    client = SimpleNamespace(platform_version="1")
-    devices = [NamedDevice(index, client=client, limit_bytes=limit_bytes) for index in range(number)]
+def plan(
+    number: int, limit_bytes: int = LIMIT_BYTES, quantized: Mapping[str, Any] | None = None, **settings
+) -> EngineSpec:
+    """Plan the demo model on GPUs, or on TPUs as if it were quantized."""
+    client, platform = SimpleNamespace(platform_version="1"), "gpu" if quantized is None else "tpu"
+    devices = [NamedDevice(index, platform, client=client, limit_bytes=limit_bytes) for index in range(number)]
     # Work space that the limits below leave room for, and contexts of which every slot has a whole one.
     chosen = Settings(**{"max_prefill_tokens": 256, "max_model_len": 1024} | settings)
-    return choose_engine_spec(chosen, locate(str(DEMO), LocalSource), devices)
+    located = locate(str(DEMO), LocalSource)
+    if quantized is not None:
+        located = replace(located, hub_config={**located.hub_config, "quantization_config": quantized})
+    return choose_engine_spec(chosen, located, devices)
 
 
 def test_each_device_holds_its_part_of_the_weights():
@@ -64,6 +72,20 @@ def test_a_model_that_is_too_large_for_one_device_fits_on_four():
     with pytest.raises(DoesNotFit, match="take more or larger devices"):
         plan(1, limit_bytes)
     assert plan(4, limit_bytes).mesh.num_devices == 4
+
+
+@pytest.mark.parametrize("name", ["awq", "nvfp4", "nvfp4 of modelopt"])
+def test_a_checkpoint_stays_in_4_bits_where_rows_of_int8_are_faster_if_these_do_not_fit(name, caplog):
+    config, _ = FORMATS[name]
+    roomy = plan(1, quantized=config)
+    assert roomy.number_formats["quantization"] == "int8"
+    with caplog.at_level(logging.INFO):
+        tight = plan(1, TIGHT_BYTES, config, max_num_seqs=1)
+    assert tight.number_formats["quantization"] == "int4"
+    assert tight.weights_bytes < roomy.weights_bytes
+    assert "the weights stay in 4 bits" in caplog.text
+    with pytest.raises(DoesNotFit):
+        plan(1, TIGHT_BYTES, config, max_num_seqs=1, quantization="int8")
 
 
 def test_a_bundle_is_of_one_number_of_devices():
