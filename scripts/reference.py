@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, TypeAliasType, get_args, get_origin
 
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -116,8 +117,9 @@ def routes_reference() -> str:
 def _routes() -> Iterator[tuple[str, list[str], str]]:
     routes = [route for router in all_routers(has_batches=True) for route in router.routes]
     for route in routes:
-        meaning = (inspect.getdoc(route.handler) or "").split("\n")[0]
-        yield route.path.replace(":path", ""), sorted((route.methods or set()) - {"HEAD"}), meaning
+        if isinstance(route, APIRoute):
+            meaning = (inspect.getdoc(route.endpoint) or "").split("\n")[0]
+            yield route.path.replace(":path", ""), sorted(route.methods - {"HEAD"}), meaning
     for path, meaning in OTHER_ROUTES.items():
         yield path, [ROUTES.get(path, "GET")], meaning
     if missing := (ROUTES.keys() | PAGES) - OTHER_ROUTES.keys():

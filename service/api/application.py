@@ -5,10 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from starlette.applications import Starlette
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from service.api.backend import Backend, may_see
 from service.api.description import Documents
@@ -64,7 +63,7 @@ def create_api(
     max_image_body_bytes: int = 32 * 1024 * 1024,
     remote_images: "RemoteImages | None" = None,
     yield_to_steps: Callable[[], None] = lambda: None,
-) -> Starlette:
+) -> FastAPI:
     """Return the ASGI app; it can answer, with 503, before the model is loaded.
 
     Args:
@@ -85,8 +84,8 @@ def create_api(
         remote_images: fetches images by their addresses; None to refuse them.
         yield_to_steps: lowers the priority of a thread that works on a long text.
     """
-    app = Starlette()
-    app.router.redirect_slashes = False
+    # FastAPI's own pages fetch scripts from elsewhere, and its document would lack the bodies.
+    app = FastAPI(title="Levserve", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     queue, text_threads = RequestQueue(caps), TextThreads(yield_to_steps)
     app.state.context = ApiContext(
         queue=queue,
@@ -138,7 +137,7 @@ def _uploads(max_audio_bytes: int, max_file_bytes: int | None, timeout_s: float)
     return uploads
 
 
-def _handle_errors(app: Starlette) -> None:
+def _handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(RequestError, _answer_error)
     app.add_exception_handler(EngineError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_routing_error)

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
+from fastapi import APIRouter, Depends
+from fastapi.responses import PlainTextResponse, Response
 from pydantic_core import to_json
-from starlette.responses import PlainTextResponse, Response
 
 from service.api.answers.audio import TranscriptionEvent, TranscriptionObject, VerboseTranscription
 from service.api.dependencies import OpenCall
@@ -13,14 +14,13 @@ from service.api.hearing.answers import SUBTITLES, TEXT, events, json_document, 
 from service.api.hearing.transcript import Transcript, Transcription, activity_of, options_of
 from service.api.http.call import Call
 from service.api.http.form import MEDIA_TYPE, form_body
-from service.api.http.routing import Depends, Router
 from service.api.http.sse import EventStream
 from service.api.openapi.responses import EVENTS, GENERATION_ERRORS, Responses, properties, reference, statuses
 from service.api.schema.audio import AudioRequest
 from service.errors import UnsupportedParameter
 from service.media.samples import SAMPLE_BYTES, SAMPLING_RATE
 
-router = Router(tags=["audio"])
+router = APIRouter(tags=["audio"])
 
 FILE_FIELD = {
     "type": "string",

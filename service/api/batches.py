@@ -5,18 +5,18 @@ Source: https://platform.openai.com/docs/api-reference/batch
 
 from typing import Annotated
 
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
 
 from service.api.answers.batches import BatchList, BatchObject
 from service.api.batch.access import AppBatches, Owner, in_store
 from service.api.batch.batches import listing
 from service.api.http.query import query_of
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import STORE_ERRORS, answers
 from service.api.schema.batches import BatchQuery, BatchRequest
 
-router = Router(tags=["batches"])
+router = APIRouter(tags=["batches"])
 
 
 @router.post("/v1/batches", responses=answers(BatchObject, 400, 408, 413, 415, 503))

@@ -4,7 +4,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
-from starlette.responses import Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
 
 from service.api.answers.generation import (
     AnswerHead,
@@ -21,11 +22,10 @@ from service.api.generation.logprobs import chat_logprobs, logged_tokens, prompt
 from service.api.generation.message import MessageParts
 from service.api.generation.streams import TextDelta
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.chat import ChatCompletionRequest
 
-router = Router(tags=["generation"])
+router = APIRouter(tags=["generation"])
 
 
 @router.post("/v1/chat/completions", responses=answers(ChatCompletion, *GENERATION_ERRORS, events=ChatCompletionChunk))

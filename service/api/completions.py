@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from starlette.responses import Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
 
 from service.api.answers.generation import Completion, CompletionChoice, CompletionHead, CompletionLogprobs
 from service.api.dependencies import OpenCall
@@ -16,14 +17,13 @@ from service.api.generation.completion_prompts import completion_prompts, infill
 from service.api.generation.logprobs import CompletionLogprobsParts, prompt_logprobs
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.token_ids import TokenIds
 from service.engine.request import FinishReason
 from service.text.tokenizer import Tokenizer
 
-router = Router(tags=["generation"])
+router = APIRouter(tags=["generation"])
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 # Tokenizing a shorter text, or checking fewer ids, takes less time than passing it to a thread.

@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import batched, takewhile
 from typing import Annotated, Literal, NamedTuple, TypedDict
 
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
 
 from service.api.answers.generation import Usage
 from service.api.conversation import Options
@@ -22,7 +23,6 @@ from service.api.generation.images import made_prompt
 from service.api.generation.streams import TextRule, TextStreams
 from service.api.http.call import Call
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.decisions import ChoiceQuestion, DecisionsRequest, Question, ScoreQuestion
 from service.api.schema.token_ids import TokenIds
@@ -32,7 +32,7 @@ from service.engine.request import MAX_SEQUENCES, PlacedMedium, Request, Samplin
 from service.engine.token_mask import pack_token_mask
 from service.text.detokenizer import StopRule
 
-router = Router()
+router = APIRouter()
 
 RULE = TextRule(StopRule(()))
 MANY_OPTIONS = 1000  # whose answers take a thread to write

@@ -1,11 +1,10 @@
-"""What handlers read of requests: the state that all requests share, and the call of one."""
+"""FastAPI dependencies of the handlers: the state that all requests share, and the call of one."""
 
 from typing import Annotated
 
-from starlette.requests import Request
+from fastapi import Depends, Request
 
 from service.api.http.call import ApiContext, Call, call_of
-from service.api.http.routing import Depends
 
 
 async def api_context(request: Request) -> ApiContext:

@@ -9,19 +9,18 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
 from pydantic_core import to_json
-from starlette.requests import Request
-from starlette.responses import Response
 
 from service.api.answers.service import Description
 from service.api.dependencies import api_context
 from service.api.http.call import ApiContext, call_of
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import answers
 
-type AllRouters = Callable[[], Awaitable[Sequence[Router]]]
+type AllRouters = Callable[[], Awaitable[Sequence[APIRouter]]]
 
-router = Router(tags=["service"])
+router = APIRouter(tags=["service"])
 
 
 class Documents:
@@ -44,7 +43,7 @@ class Documents:
         return await context.text_threads.run(make)
 
 
-def _document(routers: Sequence[Router], *, needs_key: bool) -> bytes:
+def _document(routers: Sequence[APIRouter], *, needs_key: bool) -> bytes:
     # Imported here, since a start has no time for it.
     from service.api.openapi.document import document
 

@@ -2,19 +2,19 @@
 
 from typing import Annotated
 
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
 from pydantic_core import to_json
-from starlette.responses import Response
 
 from service.api.answers.vectors import Embeddings
 from service.api.dependencies import OpenCall
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.embeddings import EmbeddingsRequest
 from service.api.vectors.encoding import encode_body, token_ids
 from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 
-router = Router(tags=["embeddings"])
+router = APIRouter(tags=["embeddings"])
 
 
 @router.post("/v1/embeddings", responses=answers(Embeddings, *GENERATION_ERRORS))

@@ -2,16 +2,16 @@
 
 from typing import Annotated
 
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
 
 from service.api.answers.service import ExtractedText
 from service.api.dependencies import OpenCall
 from service.api.http.form import MEDIA_TYPE, Form, read_form
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import BODY_ERRORS, answers
 from service.api.schema.ignored import IgnoredField
 
-router = Router()
+router = APIRouter()
 PATH = "/extract_text"
 _FILE = {"type": "string", "format": "binary", "description": "The PDF, with a name."}
 _FORM = {"type": "object", "properties": {"file": _FILE}, "required": ["file"]}

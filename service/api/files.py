@@ -9,10 +9,11 @@ from functools import partial
 from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
 
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from service.api.answers.batches import DeletedFile, FileList, FileObject
 from service.api.batch.access import AppBatches, Owner, failures_of_disks, in_store
@@ -21,7 +22,6 @@ from service.api.batch.files import StoredFile
 from service.api.http.call import call_of
 from service.api.http.form import check_form
 from service.api.http.query import as_number, query_of
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import Responses, answers, properties, statuses
 from service.api.schema.batches import ExpiresAfter, FileFields, FileQuery
 from service.api.schema.wire import checked
@@ -33,7 +33,7 @@ from service.errors import (
     UnsupportedParameter,
 )
 
-router = Router(tags=["batches"])
+router = APIRouter(tags=["batches"])
 
 # OpenAI's others.
 OTHER_PURPOSES = frozenset({"assistants", "evals", "fine-tune", "user_data", "vision"})

@@ -2,18 +2,18 @@
 
 from typing import Annotated
 
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from service.api.answers.service import Liveness, Readiness
 from service.api.dependencies import api_context
 from service.api.http.call import ApiContext
 from service.api.http.errors import Answer
 from service.api.http.probes import LIVE_PATH, METRICS_PATH, READY_PATHS, live_answer, ready_answer
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import in_any_state
 from service.observability.metrics import CONTENT_TYPE, LOAD_CONTENT_TYPE, LOAD_PATH
 
-router = Router(tags=["service"])
+router = APIRouter(tags=["service"])
 
 
 @router.get(LIVE_PATH, responses=in_any_state(Liveness))

@@ -7,8 +7,8 @@ https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/sagemaker/api_ro
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
 
 from service.api.answers.service import Invoked
 from service.api.chat import create_chat_completion
@@ -16,7 +16,6 @@ from service.api.completions import create_completion
 from service.api.dependencies import OpenCall
 from service.api.embeddings import create_embeddings
 from service.api.http.receive import json_body, read_body
-from service.api.http.routing import Router
 from service.api.openapi.responses import GENERATION_ERRORS, answers, json_content, reference
 from service.api.pooling import pool
 from service.api.rerank import create_score, rerank
@@ -28,7 +27,7 @@ from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.schema.wire import WireObject
 from service.errors import RequestError
 
-router = Router(tags=["generation"])
+router = APIRouter(tags=["generation"])
 
 
 class Invocation(WireObject):

@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
-from starlette.responses import Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
 
 from service.api.answers.messages import (
     AnswerBlock,
@@ -24,14 +25,13 @@ from service.api.generation.sealed import seal, sign
 from service.api.generation.streams import TextDelta
 from service.api.generation.token_answers import count_tokens
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.http.sse import MessageStream
 from service.api.openapi.responses import BODY_ERRORS, GENERATION_ERRORS, answers
 from service.api.render import json_answer, rendered_chat
 from service.api.schema.messages import CountTokensRequest, MessagesRequest
 from service.engine.request import FinishReason
 
-router = Router()
+router = APIRouter()
 
 NO_END: MessageEnd = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
 

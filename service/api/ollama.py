@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
-from starlette.responses import JSONResponse, Response
 
 from service.api.answers.generation import TokenLogprob
 from service.api.answers.ollama import OllamaChat, OllamaEmbedding, OllamaEmbeddings, OllamaGenerated
@@ -28,7 +29,6 @@ from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.call import Call
 from service.api.http.json_lines import JsonLineStream
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.ollama import (
     OllamaChatRequest,
@@ -41,7 +41,7 @@ from service.api.vectors.encoding import encode_body, token_ids
 from service.api.vectors.numbers import cut, size_of
 from service.errors import UnknownModel
 
-router = Router(tags=["ollama"])
+router = APIRouter(tags=["ollama"])
 
 LATEST = ":latest"  # the tag of a model whose name has none
 NANOSECONDS = 10**9

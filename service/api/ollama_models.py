@@ -6,7 +6,8 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
 
 from service.api.answers.ollama import LoadedModels, OllamaModels, ShownModel
 from service.api.answers.service import Version
@@ -14,7 +15,6 @@ from service.api.backend import ModelState
 from service.api.dependencies import OpenCall, api_context
 from service.api.http.call import ApiContext
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.ollama import LATEST
 from service.api.openapi.responses import BODY_ERRORS, answers
 from service.api.schema.ollama import OllamaShowRequest
@@ -22,7 +22,7 @@ from service.api.served import ServedModel
 from service.errors import UnknownModel
 from service.text.infill import infill_of
 
-router = Router(tags=["ollama"])
+router = APIRouter(tags=["ollama"])
 
 # Of Ollama, whose interface this is. Clients compare it with the oldest one that they know how to speak to.
 VERSION = "0.13.0"

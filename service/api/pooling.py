@@ -5,14 +5,14 @@ import uuid
 from typing import Annotated
 
 import numpy as np
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
 from pydantic_core import to_json
-from starlette.responses import Response
 
 from service.api.answers.vectors import Pooling
 from service.api.dependencies import OpenCall
 from service.api.http.call import Call
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import GENERATION_ERRORS, answers, statuses
 from service.api.schema.pooling import EmbeddingRequest, PoolingRequest
 from service.api.served import ServedEncoder
@@ -21,7 +21,7 @@ from service.api.vectors.numbers import FEW_NUMBERS, cut, size_of, written
 from service.encoder.request import Vectors
 from service.errors import InvalidParameter
 
-router = Router(tags=["embeddings"])
+router = APIRouter(tags=["embeddings"])
 
 
 @router.post("/pooling", responses=answers(Pooling, *GENERATION_ERRORS))

@@ -7,8 +7,9 @@ https://github.com/llm-d/llm-d-inference-scheduler (`token-producer`, which rout
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
 from pydantic_core import to_json
-from starlette.responses import Response
 
 from service.api.answers.service import RenderedPrompt
 from service.api.completions import DEFAULT_MAX_TOKENS
@@ -20,14 +21,13 @@ from service.api.generation.completion_prompts import completion_prompts
 from service.api.generation.images import made_prompt
 from service.api.http.call import Call
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import BODY_ERRORS, answers, list_of
 from service.api.schema.chat import ChatCompletionRequest
 from service.api.schema.completions import CompletionRequest
 from service.api.schema.generation import GenerationRequest
 from service.api.served import ServedModel
 
-router = Router(tags=["tokens"])
+router = APIRouter(tags=["tokens"])
 
 
 @router.post("/v1/chat/completions/render", responses=answers(RenderedPrompt, *BODY_ERRORS))

@@ -4,18 +4,18 @@ import time
 import uuid
 from typing import Annotated, Any
 
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
 
 from service.api.answers.vectors import Reranked, Scores
 from service.api.dependencies import OpenCall
 from service.api.http.call import Call
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import GENERATION_ERRORS, answers
 from service.api.schema.rerank import RerankRequest, ScoreRequest
 from service.api.vectors.pairs import score
 
-router = Router(tags=["embeddings"])
+router = APIRouter(tags=["embeddings"])
 
 
 @router.post("/v1/rerank", responses=answers(Reranked, *GENERATION_ERRORS))

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Annotated, override
 
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from service.api.answers.generation import TokenLogprob
@@ -23,7 +24,6 @@ from service.api.generation.streams import TextDelta
 from service.api.http.call import Call
 from service.api.http.errors import error_answer
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.http.sse import NamedEventStream
 from service.api.memory.memory import LAST_WRITE_S, Keeping, KeyMemory
 from service.api.memory.store import UNFINISHED, new_id_prefix
@@ -33,7 +33,7 @@ from service.api.schema.responses import ResponsesRequest
 from service.engine.request import FinishReason
 from service.errors import ResponsesUnavailable
 
-router = Router()
+router = APIRouter()
 
 SERVER_ERROR = 500  # and higher statuses: the request is not at fault
 

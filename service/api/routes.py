@@ -8,33 +8,33 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from anyio import to_thread
-from starlette.applications import Starlette
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
 from service.api import health
-from service.api.http.routing import Router
 
 
-def _chats() -> Router:
+def _chats() -> APIRouter:
     from service.api.chat import router
 
     return router
 
 
-def _completions() -> Router:
+def _completions() -> APIRouter:
     from service.api.completions import router
 
     return router
 
 
-def _models() -> Router:
+def _models() -> APIRouter:
     from service.api.models import router
 
     return router
 
 
 # The routers that are imported by themselves, by a path of each.
-BY_PATH: Mapping[str, Callable[[], Router]] = {
+BY_PATH: Mapping[str, Callable[[], APIRouter]] = {
     "/v1/chat/completions": _chats,
     "/v1/completions": _completions,
     "/v1/models": _models,
@@ -44,17 +44,17 @@ BY_PATH: Mapping[str, Callable[[], Router]] = {
 class Routes:
     """The routes of one app."""
 
-    def __init__(self, app: Starlette, *, has_batches: bool) -> None:
+    def __init__(self, app: FastAPI, *, has_batches: bool) -> None:
         """Add the probes, and take the requests that match none."""
         self._app, self._has_batches = app, has_batches
-        self._added: list[Router] = []
+        self._added: list[APIRouter] = []
         self._lock = asyncio.Lock()
         self._is_complete = False
         self._add(health.router)
         self._not_found = app.router.default
         app.router.default = self._answer
 
-    async def complete(self) -> Sequence[Router]:
+    async def complete(self) -> Sequence[APIRouter]:
         """Add the routes that are missing, and return all."""
         async with self._lock:
             routers = await to_thread.run_sync(all_routers, self._has_batches)
@@ -63,10 +63,11 @@ class Routes:
             self._is_complete = True
         return routers
 
-    def _add(self, router: Router) -> None:
+    def _add(self, router: APIRouter) -> None:
         if router not in self._added:
             self._added.append(router)
-            self._app.router.routes.extend(router.routes)
+            _allow_head(router)
+            self._app.include_router(router)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._is_complete:
@@ -80,7 +81,14 @@ class Routes:
         await self._app.router(scope, receive, send)
 
 
-def all_routers(has_batches: bool) -> list[Router]:
+def _allow_head(router: APIRouter) -> None:
+    """Allow HEAD wherever a router allows GET, as Starlette's routes do; the server leaves the content out."""
+    for route in router.routes:
+        if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
+            route.methods.add("HEAD")
+
+
+def all_routers(has_batches: bool) -> list[APIRouter]:
     """Return the routers of an app whose routes are complete, in the order in which routes are tried."""
     from service.api import (
         audio,

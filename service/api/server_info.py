@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
 
 from service.api.answers.service import EarlierLoad, Loads, ModelInfo, ServerInfo
 from service.api.backend import ModelState
@@ -19,13 +20,12 @@ from service.api.dependencies import api_context
 from service.api.description import installed_version
 from service.api.http.call import ApiContext
 from service.api.http.query import query_of
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import MODEL_ERRORS, answers, json_content, list_of
 from service.api.schema.loads import LoadsQuery
 from service.errors import UnknownModel
 from service.observability.model_load import ModelLoad
 
-router = Router()
+router = APIRouter()
 
 NO_SOURCES = {"type": "array", "maxItems": 0, "items": {}}
 

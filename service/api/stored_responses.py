@@ -6,16 +6,14 @@ Source: https://platform.openai.com/docs/api-reference/responses
 from functools import partial
 from typing import Annotated
 
+from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 
 from service.api.answers.responses import DeletedResponse, InputItemList, ResponseObject
 from service.api.batch.batches import listing
 from service.api.http.call import call_of
 from service.api.http.query import query_of
-from service.api.http.routing import Depends, Router
 from service.api.memory.continued import stated_item, with_own_ids
 from service.api.memory.memory import KeyMemory
 from service.api.openapi.responses import STORE_ERRORS, answers
@@ -23,7 +21,7 @@ from service.api.schema.stored_responses import ItemsQuery, ResponseQuery
 from service.api.work.long_work import SHORT_BODY_BYTES
 from service.errors import InvalidParameter
 
-router = Router(tags=["generation"])
+router = APIRouter(tags=["generation"])
 
 
 @router.get("/v1/responses/{response_id}", responses=answers(ResponseObject, *STORE_ERRORS))

@@ -5,8 +5,8 @@ Source: https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#tok
 
 from typing import Annotated
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, Response
 
 from service.api.answers.service import Text, TokenizerInfo, Tokens, Version
 from service.api.dependencies import OpenCall
@@ -14,12 +14,11 @@ from service.api.description import installed_version
 from service.api.generation.images import made_prompt
 from service.api.generation.token_answers import text_answer, token_answer
 from service.api.http.receive import json_body
-from service.api.http.routing import Depends, Router
 from service.api.openapi.responses import BODY_ERRORS, answers
 from service.api.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from service.api.served import ServedModel
 
-router = Router()
+router = APIRouter()
 
 
 @router.post("/tokenize", tags=["tokens"], responses=answers(Tokens, *BODY_ERRORS))

@@ -30,6 +30,7 @@ from service.models.description import (
     TensorNames,
 )
 from service.models.quantization import Quantization, quantized_specs
+from service.models.stored.layers import LayerStorage
 from service.models.weight_spec import FLOAT32, TensorSource, WeightSpec
 
 # The limits of what a weight multiplies, and of the result: tensors of one number each, beside `linear.weight`.
@@ -38,6 +39,7 @@ LIMITS = ("input_min", "input_max", "output_min", "output_max")
 LIMITED = "_limits"  # ends the name of the array that has those of each tensor of a weight
 
 # In a narrower type a bias of the router would choose other experts, and a decay would add up to another one.
+STACK_UP = "gate_up_proj"  # how the name of a stack of experts' projections up ends
 ALWAYS_WIDE = (".router_bias", ".decay", ".decay_bias", ".skip")
 
 
@@ -77,7 +79,8 @@ def _wide_specs(config: DecoderConfig) -> Iterator[WeightSpec]:
     if config.per_layer_embeddings is not None:
         yield from _per_layer_embeddings(config.per_layer_embeddings, config)
     for number, layer in enumerate(config.layers):
-        yield from _layer(layer, f"layers.{number}.", names.of_layer(number), embed, names)
+        own = _names_of_experts(names, config.layer_storage, number)
+        yield from _layer(layer, f"layers.{number}.", names.of_layer(number), embed, own)
     yield from _norm(config.final_norm, "final_norm", embed, names.prefix, names, tensor=names.final_norm)
     if not config.has_tied_embeddings:
         yield _product("unembed", ("vocab", "embed"), (vocab, embed), head)
@@ -589,6 +592,20 @@ def _experts(experts: Experts, ours: str, theirs: str, embed: int, names: Tensor
         yield from _shared_experts(experts, ours, theirs, hidden, names)
     if experts.has_shared_gate:
         yield _plain(ours + "shared_gate", ("one", "embed"), (1, hidden), f"{theirs}{names.shared_gate}.weight")
+
+
+def _names_of_experts(names: TensorNames, storage: LayerStorage | None, layer: int) -> TensorNames:
+    """Return the names of a layer whose experts are quantized each by itself, where the wide checkpoint has stacks.
+
+    Source: NVIDIA ModelOpt `export/moe_utils.py` (_export_fused_experts); llm-compressor does the same
+    """
+    stack = names.expert_gate_up[0] if names.expert_gate_up else ""
+    if storage is None or not stack.endswith(f".{STACK_UP}") or "{}" in stack or names.has_transposed_experts:
+        return names
+    expert = f"{stack.removesuffix(STACK_UP)}{{}}."
+    single = replace(names, expert_gate_up=(f"{expert}gate_proj", f"{expert}up_proj"), expert_down=f"{expert}down_proj")
+    is_quantized = storage.holds(f"{names.of_layer(layer)}{expert.format(0)}down_proj.weight")
+    return single if is_quantized else names
 
 
 def _shape_up(experts: Experts, num_parts: int) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]:

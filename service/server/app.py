@@ -1,6 +1,6 @@
 """The server process: open the port, load the model in the background, serve, drain.
 
-The port is open before jax and the API are imported, so that a platform sees a live process within a second.
+The port is open before jax and FastAPI are imported, so that a platform sees a live process within a second.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The API of a process, assembled from its settings; importing this file imports the API."""
+"""The API of a process, assembled from its settings; importing this file imports FastAPI."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,6 +1,6 @@
 """The ASGI app that holds the port from the first moment, and passes requests on once the API is imported.
 
-The API takes longer to import than a platform should wait for an open port, so health checks, early requests, the
+FastAPI takes longer to import than a platform should wait for an open port, so health checks, early requests, the
 operator's routes and the pages are answered without it. Once the API is there, all but the last two go to it.
 """
 

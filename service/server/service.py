@@ -251,7 +251,7 @@ class Service:
             self._refreshing = asyncio.get_running_loop().create_task(refreshing)
 
     def import_api(self, _: "StartContext") -> None:
-        """Import and assemble the API; its imports hold the GIL."""
+        """Import FastAPI and assemble the API; its imports hold the GIL."""
         with self.start_progress.phase(Phase.IMPORT, "api"):
             from service.server.assembly import Api
 

@@ -187,13 +187,13 @@ class Service:
         self.engine = engine or ScriptedEngine(script)
         self.readiness = ScriptedReadiness(model_of(self.engine, **(model or {})))
         self.metrics = Metrics()
-        self.asgi = create_api(self.readiness, self.metrics, **{"keys": ApiKeys(plain_keys(api_keys))} | settings)
-        self.app = AccessLog(self.asgi, metrics=self.metrics, strict_fields=strict_fields, tracer=lambda: tracer)
+        self.fastapi = create_api(self.readiness, self.metrics, **{"keys": ApiKeys(plain_keys(api_keys))} | settings)
+        self.app = AccessLog(self.fastapi, metrics=self.metrics, strict_fields=strict_fields, tracer=lambda: tracer)
 
     @property
     def process(self):
         """The process for long bodies."""
-        return self.asgi.state.context.long_bodies.process
+        return self.fastapi.state.context.long_bodies.process
 
     def client(self, **options):
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from fastapi.routing import APIRoute
 
 from service.api.http.probes import PROBE_PATHS
 from tests.api.scripted_engine import MODEL, Service
@@ -73,7 +74,15 @@ ROUTES = {
 
 
 def paths(app):
-    return {route.path for route in app.routes}
+    return {route.path for route in _flat(app.routes)}
+
+
+def _flat(routes):
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield route
+        else:
+            yield from _flat(getattr(route, "routes", None) or route.original_router.routes)
 
 
 def variants(path):
@@ -82,13 +91,13 @@ def variants(path):
 
 async def test_the_routes_are_these():
     service = Service()
-    await service.asgi.state.routes.complete()
-    assert paths(service.asgi) == ROUTES
+    await service.fastapi.state.routes.complete()
+    assert paths(service.fastapi) == ROUTES
 
 
 async def test_routes_that_few_clients_use_are_there_for_the_first_request():
     service = Service()
-    assert "/v1/embeddings" not in paths(service.asgi)
+    assert "/v1/embeddings" not in paths(service.fastapi)
     body = {"model": MODEL, "input": "a"}
     answers = await asyncio.gather(*(service.post("/v1/embeddings", body) for _ in range(3)), service.post("/v1/no"))
     assert [answer.json()["error"]["code"] for answer in answers] == [*["unsupported_model"] * 3, "unknown_url"]

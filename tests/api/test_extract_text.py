@@ -16,7 +16,7 @@ async def post(content, *, headers=None, data=None, **options):
             files = {"file": ("a.pdf", content)}
             return await client.post("/extract_text", files=files, data=data, headers=headers)
     finally:
-        service.asgi.state.context.media.end()
+        service.fastapi.state.context.media.end()
 
 
 async def test_the_text_of_a_pdf_comes_with_its_number_of_pages():

@@ -34,7 +34,7 @@ TILES = 5
 
 def post(service, path, body):
     answer = asyncio.run(service.post(path, {"model": MODEL} | body))
-    service.asgi.state.context.media.end()
+    service.fastapi.state.context.media.end()
     return answer
 
 

@@ -65,7 +65,7 @@ def vision():
 def service(request):
     made = service_of(request.param)
     yield made
-    made.asgi.state.context.media.end()
+    made.fastapi.state.context.media.end()
 
 
 def service_of(template=TEMPLATE, limits=None, **model):
@@ -140,7 +140,7 @@ def test_mistrals_images_are_lines_that_each_end_with_a_token():
     ]
     assert [sent.prompt_ids[placed.end] for placed in sent.media] == [tokenizer.backend.token_to_id("[IMG_END]")] * 2
     assert answer.json()["usage"]["prompt_tokens_details"]["image_tokens"] == 31
-    service.asgi.state.context.media.end()
+    service.fastapi.state.context.media.end()
 
 
 def test_no_text_has_the_token_of_mistrals_images():
@@ -173,14 +173,14 @@ def test_gemma_4s_images_are_rows_between_their_first_and_their_last_token():
     text = f"<|turn>user\nWhat?{block}And here?<turn|>\n<|turn>model\n"
     assert sent.prompt_ids == tuple(tokenizer.backend.encode(text, add_special_tokens=False).ids)
     assert [(placed.num_rows, placed.grid, placed.line) for placed in sent.media] == [(60, None, None)]
-    service.asgi.state.context.media.end()
+    service.fastapi.state.context.media.end()
 
 
 def test_sound_in_a_chat_is_refused_by_name():
     service, _ = gemma4_service()
     sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     assert "input_audio" in refusal(service, [{"role": "user", "content": [sound]}])[1]
-    service.asgi.state.context.media.end()
+    service.fastapi.state.context.media.end()
 
 
 def gemma_service():
@@ -203,7 +203,7 @@ def test_gemmas_images_are_blocks_between_their_first_and_their_last_token():
     assert [placed.num_rows for placed in sent.media] == [GEMMA_ROWS] * 2
     assert all(sent.prompt_ids[placed.start - 1] + 1 == sent.prompt_ids[placed.end] for placed in sent.media)
     assert answer.json()["usage"]["prompt_tokens_details"]["image_tokens"] == 2 * GEMMA_ROWS
-    service.asgi.state.context.media.end()
+    service.fastapi.state.context.media.end()
 
 
 @pytest.mark.parametrize("token", ["<start_of_image>", "<image_soft_token>"])
@@ -288,7 +288,7 @@ def test_an_image_that_is_not_in_the_request_is_refused(url, reason):
     assert param == "messages[0].content[0].image_url"
     assert reason in message
     assert len(message) < 400
-    service.asgi.state.context.media.end()
+    service.fastapi.state.context.media.end()
 
 
 def test_a_type_that_lies_and_missing_padding_are_no_matter():
@@ -299,7 +299,7 @@ def test_a_type_that_lies_and_missing_padding_are_no_matter():
 
 def test_requests_with_another_salt_share_no_decoded_image():
     service = service_of()
-    media = service.asgi.state.context.media
+    media = service.fastapi.state.context.media
 
     def num_processes(**fields):
         before = worker_ids()
@@ -333,7 +333,7 @@ def test_more_images_than_the_context_holds_are_refused_undecoded():
     param, message = refusal(service, shown(*[bad] * 1000))
     assert (param, "context length is 256" in message) == ("messages", True)
     assert ask(service, shown(*[data_url()] * 9)).json()["error"]["code"] == "context_length_exceeded"
-    service.asgi.state.context.media.end()
+    service.fastapi.state.context.media.end()
 
 
 def test_a_model_that_reads_text_alone_says_so():
@@ -499,5 +499,5 @@ def test_a_client_may_leave_while_an_image_is_decoded():
     leave_during(service, slow, has_begun)
     assert sum(map(is_running, started)) <= 1
     assert ask(service, shown(data_url())).status_code == 200
-    service.asgi.state.context.media.end()
+    service.fastapi.state.context.media.end()
     service.process.end()

@@ -32,7 +32,8 @@ from tests.parity.family_cases import FAMILY_CASES, draw
 from tests.parity.test_reference_logits import logits_by_chunk
 from tests.served import DEMO
 
-QWEN, GPT_OSS = (next(case for case in FAMILY_CASES if case.name == name) for name in ("qwen3_moe", "gpt_oss"))
+CASES = {case.name: case for case in FAMILY_CASES}
+QWEN, GPT_OSS, GEMMA = (CASES[name] for name in ("qwen3_moe", "gpt_oss", "gemma4_experts"))
 QWEN_CONFIG = {**QWEN.hub_config, "moe_intermediate_size": 32}  # whole blocks
 LIMITS = LoadLimits(None, Progress(), 1 << 20)
 EXPERT = "model.layers.1.mlp.experts.2.down_proj"
@@ -222,6 +223,38 @@ def test_stacks_of_experts_are_read_as_modelopt_transposes_them(tmp_path: Path):
     _, weights = load(tmp_path / "m", tensors, GPT_OSS.hub_config, modelopt_config("NVFP4"))
     _, wide_weights = load(tmp_path / "wide", wide, GPT_OSS.hub_config, None)
     for name in ("expert_gate_up", "expert_down", "qkv"):
+        assert weights[f"layers.1.{name}"].dtype == FP4
+        np.testing.assert_array_equal(widened(weights, f"layers.1.{name}"), wide_weights[f"layers.1.{name}"])
+
+
+@pytest.mark.parametrize(
+    ("config", "write"), [FORMATS["compressed-tensors"], FORMATS["modelopt"]], ids=["ct", "modelopt"]
+)
+def test_experts_of_a_family_with_stacks_are_read_one_by_one(config, write, tmp_path: Path):
+    hub_config = {**GEMMA.hub_config, "moe_intermediate_size": 32}
+    tensors: Tensors = {}
+    wide: Tensors = {}
+    shapes = {name: tuple(32 if n == 24 else n for n in each.shape) for name, each in GEMMA.tensors().items()}
+    for name, shape in shapes.items():
+        is_stack = ".experts." in name
+        values = wide[name] = draw(GEMMA.model_type, name, (6, 64, 32) if name.endswith("gate_up_proj") else shape)
+        if is_stack:
+            made = [write(each) for each in (np.concatenate(np.split(values, 2, 1)) if "gate_up" in name else values)]
+            ends = [
+                f"{n}.{part}_proj" for part in (("gate", "up") if "gate_up" in name else ("down",)) for n in range(6)
+            ]
+            for end, (parts, _) in zip(ends, made, strict=True):
+                tensors |= {f"{name.rpartition('.')[0]}.{end}.{last}": part for last, part in parts.items()}
+            stored = np.stack([each for _, each in made])
+            wide[name] = np.concatenate(np.split(stored, 2), 1) if "gate_up" in name else stored
+        elif name.endswith("_proj.weight"):
+            parts, wide[name] = write(values)
+            tensors |= {f"{name.removesuffix('weight')}{last}": part for last, part in parts.items()}
+        else:
+            tensors[name] = values
+    _, weights = load(tmp_path / "m", tensors, hub_config, config)
+    _, wide_weights = load(tmp_path / "wide", wide, hub_config, None)
+    for name in ("expert_gate_up", "expert_down", "gate_up"):
         assert weights[f"layers.1.{name}"].dtype == FP4
         np.testing.assert_array_equal(widened(weights, f"layers.1.{name}"), wide_weights[f"layers.1.{name}"])
 

@@ -28,6 +28,8 @@ def test_a_product_reads_the_octets_of_its_weight_and_keeps_no_wider_copy(platfo
     if platform == "gpu":
         # Products of any number of tokens, whose tiles are not the smallest.
         assert [name for name, facts in in_4_bits.items() if facts["kept"]] == []
+        in_fp4 = {name: facts for name, facts in in_4_bits.items() if name.startswith("fp4")}
+        assert [facts["kernels"] for facts in in_fp4.values()] == [1, 1]
         tiles = [TILE.findall(facts["entry"]) for name, facts in in_4_bits.items() if "16 groups, 512" in name]
         assert [[math.prod(map(int, tile)) >= 64 * 64 for tile in found] for found in tiles] == [[True]]
     for name, facts in report["products"].items():

@@ -143,3 +143,14 @@ def test_experts_in_4_bits_are_multiplied_as_what_they_stand_for(kind, num_in, g
             np.testing.assert_allclose(product(products)(rows, weight, numbers), awaited, atol=1e-3)
         made = four_bits_on_gpu(rows, flat, numbers, interpret=True)
         np.testing.assert_allclose(made.reshape(awaited.shape), awaited, atol=1e-3)
+
+
+@pytest.mark.parametrize("num_rows", [1, 17, 100])
+@pytest.mark.parametrize("kind", ["int4", "float4_e2m1fn"])
+def test_one_weight_in_4_bits_is_multiplied_by_the_same_kernel(kind, num_rows):
+    weight, wide = in_4_bits(kind, 64, 16, has_zeros=False)
+    flat = GroupedWeight(*(part if part is None else part[:1].reshape(1, -1, part.shape[-1]) for part in weight))
+    x = np.random.RandomState(1).randn(num_rows, 64).astype(np.float32)
+    made = four_bits_on_gpu(jnp.asarray(x), flat, None, dtype=jnp.bfloat16, interpret=True)
+    assert made.dtype == jnp.bfloat16
+    np.testing.assert_allclose(made.astype(jnp.float32), x @ wide[0].reshape(-1, 64).T, rtol=2**-8, atol=1e-3)

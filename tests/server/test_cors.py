@@ -29,7 +29,7 @@ def asked_for(method="POST", headers="authorization,content-type,x-stainless-os"
 def app_of(origins=(PAGE,), *, is_started=True):
     service, keys = StartingService(), ApiKeys(plain_keys(["sk-1"]))
     if is_started:
-        service.api = Service(api_keys=["sk-1"]).asgi
+        service.api = Service(api_keys=["sk-1"]).fastapi
         service.decided.set()
     return with_cors(early_app(service, Metrics(), keys=keys), origins)
 

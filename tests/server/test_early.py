@@ -194,7 +194,7 @@ def test_the_wait_does_not_begin_a_requests_time_anew(service, settings, code):
         client.sendall(head % len(body) + body)
         wait_until(lambda: server.server_state.tasks)
         time.sleep(0.25)
-        service.api = api.asgi
+        service.api = api.fastapi
         server.loop.call_soon_threadsafe(service.decided.set)
         error = json.loads(body_from(client))["error"]
     assert error["code"] == code

@@ -37,7 +37,7 @@ OTHERS = [
 
 
 def app_of(hosts=(), origins=()):
-    return AccessLog(HostCheck(Service().asgi, hosts=hosts, origins=origins), metrics=Metrics())
+    return AccessLog(HostCheck(Service().fastapi, hosts=hosts, origins=origins), metrics=Metrics())
 
 
 async def status(app, **headers):

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from starlette.requests import Request
+from fastapi import Depends, Request
 
 from service.api.batch.batches import Batches
 from service.api.http.call import call_of
 from service.api.http.keys import owner_of
-from service.api.http.routing import Depends
 from service.errors import CheckpointError, FilesUnavailable
 
 logger = logging.getLogger(__name__)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from service.api.conversation import NO_PARAMETERS, AnswerFormat, Conversation, Function, Options
+from service.api.generation.chat_prompt import ChatPrompt
 from service.api.http.call import Call
 from service.api.served import ServedModel
 from service.errors import BodyTooLaborious, InvalidParameter
@@ -28,9 +29,6 @@ from service.text.grammar.matcher import Grammar
 from service.text.prompt_model import PromptModel
 from service.text.tokenizer import Tokenizer
 from service.worker.process import limit_rest
-
-if TYPE_CHECKING:
-    from service.api.generation.chat_prompt import ChatPrompt  # which only chats import
 
 MAX_SCHEMAS_BYTES = 256 * 1024
 DIGEST_BYTES = 16
@@ -145,7 +143,7 @@ class AnswerRules:
     text_grammar: Grammar | None = None  # of the content; None for any
 
 
-async def chat_rules(call: Call, model: ServedModel, conversation: Conversation, prompt: "ChatPrompt") -> AnswerRules:
+async def chat_rules(call: Call, model: ServedModel, conversation: Conversation, prompt: ChatPrompt) -> AnswerRules:
     """Return the rules of the answers to a conversation.
 
     Args:

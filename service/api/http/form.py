@@ -8,10 +8,11 @@ from io import BytesIO
 from typing import Any, NamedTuple, get_origin, override
 
 import jiter
+from fastapi import Request
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 
 from service.api.http.call import call_of
 from service.api.schema.wire import WireObject, checked
@@ -39,7 +40,7 @@ class Form(NamedTuple):
 
 
 def form_body[T: WireObject](kind: type[T]) -> Callable[[Request], Any]:
-    """Return what reads a form, and returns its checked fields and its file."""
+    """Return a FastAPI dependency that reads a form, and returns its checked fields and its file."""
 
     async def read(request: Request) -> tuple[T, bytes]:
         form = await read_form(request)

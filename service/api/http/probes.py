@@ -1,4 +1,4 @@
-"""Answers to health checks as plain data, so that they can be given before the API is imported."""
+"""Answers to health checks as plain data, so that they can be given before FastAPI is imported."""
 
 from typing import TYPE_CHECKING
 

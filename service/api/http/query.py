@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from starlette.requests import Request
+from fastapi import Request
 
 from service.api.http.call import call_of
 from service.api.schema.wire import WireObject, checked
@@ -13,7 +13,10 @@ MAX_DIGITS = 10
 
 
 def query_of[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]:
-    """Return what reads and checks a query of this kind."""
+    """Return a FastAPI dependency that reads and checks a query of this kind.
+
+    FastAPI's own `Query` takes the last of two equal names and has no word for fields that are accepted without effect.
+    """
 
     async def read(request: Request) -> T:
         document: dict[str, Any] = {}

@@ -29,7 +29,7 @@ UNSTATED_MEDIA_TYPES = frozenset({"", "application/octet-stream", "application/x
 
 
 def json_body[T: WireObject](kind: type[T]) -> Callable[[Request], Awaitable[T]]:
-    """Return what reads and checks a body of this kind; a long one comes without its bulk."""
+    """Return a FastAPI dependency that reads and checks a body of this kind; a long one comes without its bulk."""
 
     async def read(request: Request) -> T:
         parsed = await read_body(kind, request)

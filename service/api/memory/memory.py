@@ -6,14 +6,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Annotated, Any
 
-from starlette.requests import Request
+from fastapi import Depends, Request
 from starlette.types import Message
 
 from service.api.answers.responses import ResponseObject, ResponseStatus
 from service.api.http.call import Call, call_of, cancel_on_disconnect
 from service.api.http.keys import owner_of
 from service.api.http.receive import parsed_body
-from service.api.http.routing import Depends
 from service.api.memory.continued import ContinuedRequest, joined, packed_items
 from service.api.memory.store import UNFINISHED, Kept, LiveResponse, ResponseStore
 from service.api.schema.responses import ResponsesRequest

@@ -1,14 +1,15 @@
-"""The OpenAPI document: FastAPI's of the paths and answers, completed by what its generator does not see.
+"""The OpenAPI document: FastAPI's, completed by what its generator does not see.
 
-These are the bodies and queries, which are read from the raw request, and the operator's routes, which the server
-answers without the API.
+These are the bodies and queries, which dependencies read from the raw request, and the operator's routes, which the
+server answers without FastAPI.
 Source: https://spec.openapis.org/oas/v3.1.1.html, https://fastapi.tiangolo.com/how-to/extending-openapi/
 """
 
-import inspect
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAliasType, get_args, get_type_hints, is_typeddict
 
+from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
@@ -19,7 +20,6 @@ from service.api.answers.ollama import OllamaError
 from service.api.answers.service import Error
 from service.api.http.errors import OLLAMA_PATHS, is_anthropic
 from service.api.http.probes import PROBE_PATHS
-from service.api.http.routing import HandlerRoute, Router
 from service.api.openapi.admin import SCHEME, SECURITY, admin_paths
 from service.api.openapi.errors import causes
 from service.api.openapi.responses import EVENTS, JSON, JSON_LINES, SCHEMAS, json_content, reference, referenced
@@ -39,7 +39,7 @@ STREAMS = {
 RETRY_AFTER = {"description": "Seconds to wait before the next try.", "schema": {"type": "string"}}
 
 
-def document(routers: Sequence[Router], version: str, *, needs_key: bool) -> dict[str, Any]:
+def document(routers: Sequence[APIRouter], version: str, *, needs_key: bool) -> dict[str, Any]:
     """Return the document.
 
     Args:
@@ -47,13 +47,17 @@ def document(routers: Sequence[Router], version: str, *, needs_key: bool) -> dic
         version: Levserve's version.
         needs_key: whether operations other than health checks ask for a key.
     """
-    routes = [route for router in routers for route in router.routes if route.include_in_schema]
-    described = [_described(route) for route in routes]
+    routes = [
+        _without_head(route)
+        for router in routers
+        for route in router.routes
+        if isinstance(route, APIRoute) and route.include_in_schema
+    ]
     found = get_openapi(
-        title="Levserve", version=version, description=INTRODUCTION, servers=[{"url": "/"}], routes=described
+        title="Levserve", version=version, description=INTRODUCTION, servers=[{"url": "/"}], routes=routes
     )
-    for route, of_fastapi in zip(routes, described, strict=True):
-        for method in of_fastapi.methods or ():
+    for route in routes:
+        for method in route.methods or ():
             asks_for_key = needs_key and route.path not in PROBE_PATHS
             _complete(found["paths"][route.path_format][method.lower()], route, asks_for_key=asks_for_key)
     found["paths"] |= admin_paths()
@@ -65,33 +69,19 @@ def document(routers: Sequence[Router], version: str, *, needs_key: bool) -> dic
     return {**found, "components": {"schemas": schemas, "securitySchemes": schemes}}
 
 
-def _described(route: HandlerRoute) -> APIRoute:
-    """Return FastAPI's route of the same path and answers, without HEAD, which is everywhere where GET is."""
-    signature = inspect.signature(route.handler)
-    of_path = [signature.parameters[name] for name in route.param_convertors if name in signature.parameters]
-
-    def handler() -> None: ...
-
-    handler.__signature__ = signature.replace(parameters=of_path)  # pyright: ignore[reportFunctionMemberAccess]
-    facts = route.facts
-    return APIRoute(
-        route.path,
-        handler,
-        methods=(route.methods or set()) - {"HEAD"},
-        tags=list(facts.tags),
-        responses=dict(facts.responses),
-        response_class=facts.response_class,
-        openapi_extra=None if facts.openapi_extra is None else dict(facts.openapi_extra),
-    )
+def _without_head(route: APIRoute) -> APIRoute:
+    """Return a route without HEAD, which is everywhere where GET is."""
+    described = copy.copy(route)
+    described.methods = (route.methods or set()) - {"HEAD"}
+    return described
 
 
-def _complete(operation: dict[str, Any], route: HandlerRoute, *, asks_for_key: bool) -> None:
-    text = inspect.getdoc(route.handler) or ""
-    text = text.partition("\n\nSource:")[0]
+def _complete(operation: dict[str, Any], route: APIRoute, *, asks_for_key: bool) -> None:
+    text = route.description.partition("\n\nSource:")[0]
     operation |= {"operationId": route.name, "summary": text.partition("\n")[0].rstrip("."), "description": text}
     responses = operation["responses"]
     responses.pop("422", None)  # FastAPI's own answer to a parameter at fault
-    parameters = get_type_hints(route.handler)
+    parameters = get_type_hints(route.endpoint)
     if "body" in parameters:
         body = json_content(reference(parameters["body"]))
         operation["requestBody"] = {"required": True, "content": body}

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, DTypeLike, Float, Int32, Num
@@ -59,7 +60,7 @@ def grouped_on_gpu(
 def four_bits_on_gpu(
     x: Float[Array, "row in"],
     weight: GroupedWeight,
-    sizes: Int32[Array, " group"],
+    sizes: Int32[Array, " group"] | None,
     *,
     dtype: DTypeLike = jnp.float32,
     interpret: bool = False,
@@ -69,7 +70,7 @@ def four_bits_on_gpu(
     Args:
         x: the rows.
         weight: [group, out, in], with an even number of columns.
-        sizes: the number of rows of each group.
+        sizes: the number of rows of each group; None if all are of the only one.
         dtype: the dtype of the result.
         interpret: emulate the kernel without a GPU, for tests.
     """
@@ -98,9 +99,12 @@ def four_bits_on_gpu(
 
 
 def _tiles(
-    sizes: Int32[Array, " group"], num_rows: int, tile_rows: int
+    sizes: Int32[Array, " group"] | None, num_rows: int, tile_rows: int
 ) -> tuple[Int32[Array, " tile"], Int32[Array, " tile"], Int32[Array, " tile"]]:
     """Return the group of each tile, its first row, and the row after the last of the group; spare tiles are empty."""
+    if sizes is None:
+        starts = np.arange(0, num_rows, tile_rows, dtype=np.int32)  # literals, which no kernel computes
+        return jnp.asarray(np.zeros_like(starts)), jnp.asarray(starts), jnp.asarray(np.full_like(starts, num_rows))
     num_tiles = min(num_rows, len(sizes)) + num_rows // tile_rows
     of_group = (sizes + tile_rows - 1) // tile_rows
     ends, row_ends = running_sum(of_group), running_sum(sizes)

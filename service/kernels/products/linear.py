@@ -245,7 +245,7 @@ def _four_bit_product(
     if is_fp4 and products.grouped is Grouped.GPU and num_tokens <= FEW_TOKENS:
         # XLA:GPU reads no FP4 inside a product: it would first write the whole weight in a wider type.
         flat = jax.tree.map(lambda part: part.reshape(1, -1, part.shape[-1]), weight)
-        product = four_bits_on_gpu(tokens, flat, jnp.full(1, num_tokens, jnp.int32), dtype=dtype or x.dtype)
+        product = four_bits_on_gpu(tokens, flat, None, dtype=dtype or x.dtype)
         return _as_asked(product, x, weight.values, num_in_axes, dtype)
     return _grouped_product(x, weight, products.num_splits, num_in_axes, dtype)
 

@@ -93,10 +93,10 @@ class SpeechService(Service):
             )
         )
         self.metrics = Metrics()
-        self.asgi = create_api(self.readiness, self.metrics, **settings)
+        self.fastapi = create_api(self.readiness, self.metrics, **settings)
         if not settings:  # starting a process takes longer than most tests
-            self.asgi.state.context = replace(self.asgi.state.context, media=MEDIA)
-        self.app = AccessLog(self.asgi, metrics=self.metrics, strict_fields=strict_fields, tracer=lambda: None)
+            self.fastapi.state.context = replace(self.fastapi.state.context, media=MEDIA)
+        self.app = AccessLog(self.fastapi, metrics=self.metrics, strict_fields=strict_fields, tracer=lambda: None)
 
     async def hear(self, path="/v1/audio/transcriptions", content=SECOND, name="speech.wav", **fields):
         form = {"model": MODEL} | fields

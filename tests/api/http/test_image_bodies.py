@@ -29,7 +29,7 @@ def post(service, content, path=CHATS):
         host, port = server.address
         headers = {"content-type": "application/json"}
         answer = httpx.post(f"http://{host}:{port}{path}", content=content, headers=headers, timeout=60)
-    context = service.asgi.state.context
+    context = service.fastapi.state.context
     context.media.end()
     context.long_bodies.process.end()
     return answer.status_code, answer.json().get("error")

@@ -88,7 +88,7 @@ class SlowTokenizer:
 def test_a_client_that_leaves_during_work_in_a_thread_is_not_waited_for_and_the_thread_still_counts(caplog):
     slow = SlowTokenizer()
     service = Service(model={"tokenizer": slow}, caps=Caps(max_requests=2))
-    threads = service.asgi.state.context.text_threads.of_model(service.readiness.model.prompt_model.key)
+    threads = service.fastapi.state.context.text_threads.of_model(service.readiness.model.prompt_model.key)
     body = json.dumps({"model": MODEL, "prompt": "a" * 3000}).encode()
     try:
         with served(service.app, Connection) as server:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fastapi.routing import iter_route_contexts
 
 from service.api.answers.batches import BatchList, BatchObject, DeletedFile, FileList, FileObject
 from service.api.answers.generation import ChatCompletion, ChatCompletionChunk, Completion
@@ -49,7 +50,7 @@ async def document_of(service, **options):
 async def test_it_describes_every_route_and_no_other():
     service = Service()
     paths = (await document_of(service))["paths"]
-    routes = [route for route in service.asgi.routes if route.path not in UNDESCRIBED]
+    routes = [route for route in iter_route_contexts(service.fastapi.routes) if route.path not in UNDESCRIBED]
     served = {(route.path_format, method.lower()) for route in routes for method in route.methods - {"HEAD"}}
     served.remove(("/v1/responses/{response_id}", "post"))  # which only refuses operations that do not exist
     assert _operations(paths) == served | _operations(admin_paths())

@@ -74,8 +74,8 @@ class EncoderService:
             tokens=tokens,
         )
         keys, self.readiness = ApiKeys(plain_keys(api_keys)), ScriptedReadiness(model)
-        self.asgi = create_api(self.readiness, self.metrics, keys=keys, **settings)
-        self.app = AccessLog(self.asgi, metrics=self.metrics, strict_fields=strict_fields)
+        self.fastapi = create_api(self.readiness, self.metrics, keys=keys, **settings)
+        self.app = AccessLog(self.fastapi, metrics=self.metrics, strict_fields=strict_fields)
 
     def client(self):
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")

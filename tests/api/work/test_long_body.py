@@ -187,7 +187,7 @@ async def test_long_texts_have_the_vectors_of_short_ones(monkeypatch, requests, 
             assert service.encoder.requests[-2] == service.encoder.requests[-1]
             statuses.add(long.status_code)
     assert statuses == {200, 400}
-    process = service.asgi.state.context.long_bodies.process
+    process = service.fastapi.state.context.long_bodies.process
     assert process.pid is not None
     process.end()
 

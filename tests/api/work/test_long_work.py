@@ -93,7 +93,7 @@ async def test_work_that_fails_gives_its_turn_back():
 
 def test_who_leaves_while_waiting_for_a_turn_is_not_parsed():
     service = Service()
-    turn = service.asgi.state.context.queue.long_work.turn
+    turn = service.fastapi.state.context.queue.long_work.turn
     with served(service.app, Connection) as server:
         asyncio.run_coroutine_threadsafe(turn.take(ANYONE), server.loop).result()
         with connected(server) as client:
@@ -107,7 +107,7 @@ def test_bodies_that_would_wait_for_too_long_are_refused_unread_and_short_ones_a
     monkeypatch.setattr(request_queue, "MAX_LONG_WORK_S", 1e-9)
     service = Queueing()
     service.may_begin.set()
-    turn = service.asgi.state.context.queue.long_work.turn
+    turn = service.fastapi.state.context.queue.long_work.turn
     with served(service.app, Connection) as server, connected(server) as first, connected(server) as short:
         first.sendall(sent(LONG))
         assert json.loads(body_from(first))["choices"][0]["text"] == "Hello"  # from here on the time of one is known
@@ -123,7 +123,7 @@ def test_bodies_that_would_wait_for_too_long_are_refused_unread_and_short_ones_a
 
 def test_a_chunked_body_that_is_short_is_not_long():
     service = Service([*tokens("Hello"), FinishReason.STOP], caps=Caps())
-    turn = service.asgi.state.context.queue.long_work.turn
+    turn = service.fastapi.state.context.queue.long_work.turn
     body = json.dumps({"model": MODEL, "prompt": "Once " * 1000, "truncate_prompt_tokens": 9}).encode()
     with served(service.app, Connection) as server, connected(server) as client:
         asyncio.run_coroutine_threadsafe(turn.take(ANYONE), server.loop).result()

@@ -79,7 +79,7 @@ class Site:
 
     def finish_start(self, status="complete", **progress):
         """Let the start succeed."""
-        self.status, self.api = status, self.service.asgi
+        self.status, self.api = status, self.service.fastapi
         self.service.readiness.status_once_started = status
         self.service.readiness.error = None
         self.service.readiness.progress = self.progress = lambda: STARTED | progress

@@ -34,13 +34,13 @@ CELLS = {"text/plain": "a\t1\r\nb\t2\r\n", "text/html": "<table><tr><td>a</td><t
 def seeing_site():
     with running_site(seeing_service) as site:
         yield site
-        site.service.asgi.state.context.media.end()
+        site.service.fastapi.state.context.media.end()
 
 
 @pytest.fixture
 def reading_site(site):
     yield site
-    site.service.asgi.state.context.media.end()
+    site.service.fastapi.state.context.media.end()
 
 
 def choose(page, *files):

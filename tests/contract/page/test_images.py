@@ -30,7 +30,7 @@ def seeing_service(_folder, **settings):
 def seeing_site():
     with running_site(seeing_service) as site:
         yield site
-        site.service.asgi.state.context.media.end()
+        site.service.fastapi.state.context.media.end()
 
 
 def choose(page, *contents):
