@@ -126,8 +126,11 @@ def _stored(spec: WeightSpec, storage: LayerStorage) -> WeightSpec:
         for each, source in zip(found, spec.sources, strict=True)
     )
     is_fp4 = any(each is not None and each.is_fp4 for each in found)
-    may_stay = storage.keeps_undivided if is_fp4 or "expert" in spec.axes else storage.is_kept
-    is_kept = may_stay and is_whole and can_stay
+    is_of_experts = "expert" in spec.axes
+    may_stay = storage.keeps_undivided if is_fp4 or is_of_experts else storage.is_kept
+    # The kernel of experts reads two columns of a row in a byte.
+    has_pairs = not is_of_experts or spec.shape[-1] % 2 == 0
+    is_kept = may_stay and is_whole and can_stay and has_pairs
     sources = []
     for source, each in zip(spec.sources, found, strict=True):
         if each is None:

@@ -23,7 +23,7 @@ from service.models.weight_spec import FLOAT32, INT4
 from service.observability.progress import Progress
 from service.storage.local import LocalSource
 from tests.checkpoint.quantized_formats import compressed, integer_config
-from tests.parity.family_cases import FAMILY_CASES
+from tests.parity.family_cases import FAMILY_CASES, draw
 from tests.parity.test_reference_logits import logits_by_chunk
 from tests.served import DEMO
 
@@ -46,17 +46,24 @@ def written(*, has_zeros: bool) -> tuple[dict[str, np.ndarray], dict[str, np.nda
     return tensors, wide, {**config, "ignore": ["lm_head", "re:.*mlp.gate$"]}
 
 
-def load(folder: Path, tensors: dict[str, np.ndarray], quantization: dict[str, Any] | None, **kept: Any):
+def load(
+    folder: Path,
+    tensors: dict[str, np.ndarray],
+    quantization: dict[str, Any] | None,
+    *,
+    num_devices: int = 1,
+    **hub_config: Any,
+):
     """Save a checkpoint, and load it with its layers in 4 bits if they can be."""
     folder.mkdir()
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(DEMO / file, folder / file)
     more = {} if quantization is None else {"quantization_config": quantization}
-    (folder / "config.json").write_text(json.dumps({**CASE.hub_config, **more}))
+    (folder / "config.json").write_text(json.dumps({**CASE.hub_config, **hub_config, **more}))
     save_file(tensors, folder / "model.safetensors")
     located = locate(str(folder), LocalSource)
     config = read_config("m", located.hub_config)
-    storage = kept_storage(config.layer_storage, Quantization.NONE, "gpu", **kept)
+    storage = kept_storage(config.layer_storage, Quantization.NONE, "gpu", num_devices)
     model = Decoder(replace(config, layer_storage=storage), FLOAT32)
     mesh = DeviceMesh((jax.devices("cpu")[0],))
     limits = LoadLimits(None, Progress(), 1 << 20)
@@ -83,6 +90,20 @@ def test_several_devices_have_experts_in_rows_of_8_bits(tmp_path: Path):
     _, weights = load(tmp_path / "m", tensors, quantization, num_devices=2)
     assert weights["layers.1.expert_down"].dtype == np.int8
     assert weights["layers.1.output"].dtype == INT4
+
+
+def test_experts_with_an_odd_number_of_columns_become_rows_of_8_bits(tmp_path: Path):
+    tensors: dict[str, np.ndarray] = {}
+    for name, values in CASE.tensors().items():
+        if not name.endswith("_proj.weight"):
+            tensors[name] = values
+            continue
+        made, _ = compressed(0)(draw(CASE.model_type, name, tuple(25 if n == 24 else n for n in values.shape)))
+        tensors |= {f"{name.removesuffix('.weight')}.{end}": np.ascontiguousarray(part) for end, part in made.items()}
+    config = {**integer_config(None), "ignore": ["lm_head", "re:.*mlp.gate$"]}
+    _, weights = load(tmp_path / "m", tensors, config, moe_intermediate_size=25)
+    assert weights["layers.1.expert_down"].dtype == np.int8
+    assert weights["layers.1.expert_gate_up"].dtype == INT4
 
 
 def zero(tensors: dict[str, np.ndarray]) -> None:

@@ -59,7 +59,7 @@ def _grouped_in_4_bits(
     products: Products,
     dtype: DTypeLike,
 ) -> Float[Array, "row *out"]:
-    if products.grouped is Grouped.GPU and weight.values.shape[-1] % 2 == 0:
+    if products.grouped is Grouped.GPU:
         flat = jax.tree.map(lambda part: part.reshape(len(part), -1, part.shape[-1]), weight)
         product = four_bits_on_gpu(x, flat, sizes, dtype=dtype)
         return product.reshape(len(x), *weight.values.shape[1:-1])
