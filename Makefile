@@ -25,7 +25,7 @@ test: .venv/dev ## Run the tests, all but those that take long (GRID=1: every ke
 	$(RUN) $(PYTEST) -m "not slow$(if $(GRID),, and not grid)" --durations=40 --durations-min=1
 
 test-all: .venv/dev ## Run all tests, the long series of kills and faults included
-	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu .tools/targets/ray newest-transformers
+	-@$(MAKE) --no-print-directory --keep-going .tools/targets/tpu .tools/targets/gpu .tools/targets/gpu12 .tools/targets/ray newest-transformers
 	$(RUN) $(PYTEST) --hypothesis-profile=random --durations=40 $(TYPED)
 
 coverage: .venv/dev ## Run all tests, compiled as for users, and count the lines that they reach
@@ -218,4 +218,11 @@ CUDA_LIBRARIES := cublas cuda-cccl cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13
 .tools/targets/gpu: $(UV) uv.lock
 	UV_PROJECT_ENVIRONMENT=$@ $(UV) sync --frozen --no-default-groups --extra cuda13 \
 	  $(addprefix --no-install-package nvidia-,$(CUDA_LIBRARIES))
+	@touch $@
+
+# The same for CUDA 12, which an L4's driver takes.
+CUDA12_LIBRARIES := cublas cuda-cccl cuda-cupti cuda-nvrtc cuda-runtime cudnn cufft cusolver cusparse nccl nvjitlink nvshmem
+.tools/targets/gpu12: $(UV) uv.lock
+	UV_PROJECT_ENVIRONMENT=$@ $(UV) sync --frozen --no-default-groups --extra cuda12 \
+	  $(foreach name,$(CUDA12_LIBRARIES),--no-install-package nvidia-$(name)-cu12)
 	@touch $@

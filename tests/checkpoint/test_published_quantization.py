@@ -81,6 +81,8 @@ def groups(name: str, *targets: list[str]) -> dict[str, Any]:
         (ROW, {"config_groups": groups(ROW, ["re:.*self_attn"], ["re:.*mlp[.](up|gate)"]), "ignore": []}),
         ("w4a16", {"config_groups": groups("w4a16", ["re:model.*proj"]), "ignore": ["re:.*down_proj"]}),
         ("w4a16", {"ignore": ["lm_head", r"re:model\.layers\.[0-3]\.mlp\.down"]}),
+        ("nvfp4", {"ignore": ["lm_head", *(f"model.layers.{layer}.mlp.down_proj" for layer in range(4))]}),
+        ("nvfp4 of modelopt", {"ignore": ["lm_head", "*.down_proj*"]}),
         ("awq", {"modules_to_not_convert": ["down_proj"]}),
         ("awq", {"modules_to_not_convert": [f"model.layers.{layer}.mlp.down_proj" for layer in range(4)]}),
         ("awq", {"modules_to_not_convert": [r"model\.layers\..*down_proj"]}),

@@ -20,11 +20,19 @@ MOST_BESIDE_BYTES = 100 * 2**20  # logits and tokens: the experts of a layer alo
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("target", "model"), [("h100", "Qwen3 30B-A3B"), ("l4", "Qwen3 30B-A3B, 4 bits"), ("l4", "gpt-oss 20B")]
+    ("platform", "target", "model"),
+    [
+        ("gpu", "h100", "Qwen3 30B-A3B"),
+        ("gpu", "l4", "Qwen3 30B-A3B, 4 bits"),
+        ("gpu", "l4", "gpt-oss 20B"),
+        ("gpu12", "l4", "gpt-oss 20B"),
+    ],
 )
-def test_a_layer_with_experts_has_few_kernels_and_no_loop_and_widens_none_in_memory(target: str, model: str):
+def test_a_layer_with_experts_has_few_kernels_and_no_loop_and_widens_none_in_memory(
+    platform: str, target: str, model: str
+):
     variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    command = [target_python("gpu"), "-m", "tests.device_targets.compile_experts", target, model, "1", "16", "64"]
+    command = [target_python(platform), "-m", "tests.device_targets.compile_experts", target, model, "1", "16", "64"]
     process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr[-3000:]
     report = json.loads(process.stdout)

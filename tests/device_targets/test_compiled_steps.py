@@ -106,6 +106,15 @@ def faults(name: str, facts: dict, platform: str) -> list[str]:
     return [f"{name} {fault}: {facts}" for fault, is_found in found.items() if is_found]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("model", [SMALL, f"{LARGE}, 4 bits"])
+def test_steps_for_an_l4_compile_with_the_tools_of_cuda_12_too(model):
+    report = compile_steps("gpu12", "l4", model)
+    assert report["kernel"] == "triton"
+    assert [fault for name, facts in report["programs"].items() for fault in faults(name, facts, "gpu")] == []
+
+
 def target_python(platform: str) -> Path:
     """Return the interpreter that has a platform's compiler; skip the test if there is none."""
     python = ROOT / ".tools" / "targets" / platform / "bin" / "python"
