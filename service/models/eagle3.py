@@ -2,8 +2,8 @@
 
 A head is one layer. Its attention reads, side by side, the embedding of a token and what `fc` makes of three hidden
 states of the position before it; so it foresees the token after that one. Further on, its own result takes their place.
-Source: Li et al. 2025, arXiv:2503.01840; vLLM `models/llama_eagle3.py`; SGLang `models/llama_eagle3.py`; SpecForge
-`modeling/draft/llama3_eagle.py` (names of tensors, order of the parts).
+Source: Li et al. 2025, arXiv:2503.01840; vLLM `models/llama_eagle3.py`, `configs/speculators/algos.py`; SGLang
+`models/llama_eagle3.py`; SpecForge `modeling/draft/llama3_eagle.py` (names of tensors, order of the parts).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,8 @@ from service.models.families.llama import NAMES, read_attention, read_decoder, r
 from service.models.quantization import Quantization, quantized_specs, scale_name
 from service.models.weight_spec import TensorSource, WeightSpec
 
+# Of the files of `speculators`, which have the values of the layer in a part of their own.
+SPECULATORS, LAYER = "speculators_model_type", "transformer_layer_config"
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 # In the values of a configuration: the names of the tensors that the files have.
 TENSORS = "levserve_tensors"
@@ -45,6 +47,8 @@ class Eagle3Config:
 
 def is_eagle3(values: Mapping[str, Any]) -> bool:
     """Return whether a `config.json` is that of a head."""
+    if values.get(SPECULATORS) == "eagle3":
+        return True
     architectures = values.get("architectures")
     return isinstance(architectures, list) and any(name in ARCHITECTURES for name in architectures)
 
@@ -60,9 +64,13 @@ def read_eagle3(uri: str, values: Mapping[str, Any], num_layers: int) -> Eagle3C
     Raises:
         UnsupportedModel: a value is missing or malformed, or asks for a feature that is not served.
     """
+    if values.get(SPECULATORS) is not None:
+        layer = HubConfig(uri, values).part(LAYER)
+        layer.refuse_unless("model_type", "llama")
+        values = {**layer.values, **{key: value for key, value in values.items() if value is not None}}
     config = resolved(HubConfig(uri, {**values, "model_type": "llama"}), "llama")
     config.refuse_unless("num_hidden_layers", 1)
-    for key in ("bias", "parallel_drafting", "fc_norm", "norm_output", "qkv_bias"):
+    for key in ("bias", "parallel_drafting", "fc_norm", "norm_output", "norm_before_fc", "qkv_bias"):
         config.refuse_unless(key, False)
     inner = config.part("eagle_config")
     inner.refuse_unless("use_aux_hidden_state", True)

@@ -95,8 +95,9 @@ def read_config(uri: str, values: Mapping[str, Any], max_model_len: int | None =
         return import_module("service.models.families.levanter").read_config(HubConfig(uri, run, max_model_len))
     model_type = values.get("model_type")
     if is_eagle3(values):
-        architecture = values["architectures"][0]
-        reason = f"config.json: architectures is {architecture}, a head, which {_DRAFTS}. Set DRAFT_MODEL_URI to it."
+        reason = (
+            f"config.json: architectures is {values.get('architectures')}, a head, which {_DRAFTS}: DRAFT_MODEL_URI."
+        )
         raise UnsupportedModel(uri, reason)
     if model_type not in FAMILIES:
         raise UnsupportedModel(uri, f"config.json: model_type {model_type!r} is not served{_reason(values)}.")

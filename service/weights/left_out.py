@@ -26,6 +26,8 @@ HARMLESS = tuple(
         (r"(^|\.)encoder\.embed_positions\.weight$", "sinusoidal positions"),
         (r"(^|\.)act_fn\.(beta|eps)$", "constants of xIELU"),
         (r"^t2d$", "tables of the tokens that a head drafts"),  # the reverse of d2t
+        # Source: speculators `models/eagle3/core.py`: what training has of the model that is drafted for.
+        (r"^verifier_(lm_head|norm)\.", "parts of the model that is drafted for"),
         (r"(^|\.)num_batches_tracked$|^n_averaged$", "counters of training"),
         # Scales of an 8-bit cache. Source: vLLM `model_executor/layers/quantization/kv_cache.py`; compressed-tensors.
         (r"\.(k|v|q|kv|prob)_(scale|zero_point)$", "scales of a cache in 8 bits"),

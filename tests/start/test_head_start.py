@@ -1,6 +1,7 @@
 """A start with an EAGLE-3 head at DRAFT_MODEL_URI: it is recognized, planned, loaded and asked, or refused by name."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,8 @@ from service.checkpoint.discover import locate
 from service.checkpoint.limits import LoadLimits
 from service.checkpoint.load import load_on_host
 from service.errors import SettingsError, UnsupportedModel
-from service.models.eagle3 import TENSORS
+from service.models.eagle3 import TENSORS, eagle3_weight_specs, read_eagle3
+from service.models.quantization import Quantization
 from service.observability.metrics import Metrics
 from service.observability.progress import Progress
 from service.settings.sources import load_settings
@@ -29,6 +31,7 @@ from tests.start.test_draft_start import DRAFTING, answer, counted, plan
 OF_DEMO = Sizes(vocab=3072, hidden=256, heads=4, kv_heads=2, head_dim=64, mlp=512, layers=4, drafted=1000)
 TAPS = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}
 CONFIG = {**OF_DEMO.head_config, **TAPS}
+FORMATS = (np.dtype(np.float32), Quantization.NONE, None)
 NAMES = ("d2t", "fc.weight", "midlayer.self_attn.q_proj.weight", "lm_head.weight")
 
 
@@ -75,6 +78,25 @@ def test_it_costs_two_executables_and_what_it_keeps_of_each_position_and_nothing
     assert both.key.differences(alone.key.inputs) == ["draft", "shapes"]
 
 
+def test_a_head_of_speculators_is_the_same_under_other_names():
+    top = {"draft_vocab_size", "eagle_config", "architectures"}
+    layer = {key: value for key, value in CONFIG.items() if key not in top}
+    values = {
+        **{"speculators_model_type": "eagle3", "transformer_layer_config": layer, "target_hidden_size": None},
+        **{"draft_vocab_size": 1000, "eagle_aux_hidden_state_layer_ids": [1, 2, 3], "norm_before_residual": True},
+        **{"architectures": ["Eagle3Speculator"], TENSORS: (*NAMES[:2], "embed_tokens.weight", "layers.0.hidden_norm")},
+    }
+    found = read_eagle3("small", values, 4)
+    plain = read_eagle3("small", {**CONFIG, TENSORS: NAMES, "norm_before_residual": True}, 4)
+    assert found == replace(plain, layer_name="layers.0.", has_embeddings=True)
+    names = {source.name for spec in eagle3_weight_specs(found, *FORMATS) for source in spec.sources}
+    assert {"embed_tokens.weight", "layers.0.hidden_norm.weight", "layers.0.self_attn.q_proj.weight", "d2t"} <= names
+    with pytest.raises(UnsupportedModel, match="norm_before_fc = True"):
+        read_eagle3("small", {**values, "norm_before_fc": True}, 4)
+    with pytest.raises(UnsupportedModel, match="model_type = 'qwen3'"):
+        read_eagle3("small", {**values, "transformer_layer_config": {**layer, "model_type": "qwen3"}}, 4)
+
+
 OTHER_BASE = r"DRAFT_MODEL_URI: small is a head for a model whose"
 
 
@@ -114,7 +136,7 @@ def test_a_head_is_no_model_by_itself(tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "head" / name).write_text((DEMO / name).read_text())
     located = locate(str(tmp_path / "head"), LocalSource)
-    with pytest.raises(UnsupportedModel, match="LlamaForCausalLMEagle3, a head, which drafts for another model"):
+    with pytest.raises(UnsupportedModel, match="LlamaForCausalLMEagle3'], a head, which drafts for another model"):
         plan(target=dict(located.hub_config), with_draft=False)
 
 
