@@ -1,7 +1,7 @@
 """Tokens per second of the engine on a CPU beside llama.cpp, without HTTP, for each dtype of the weights.
 
-    python -m benchmarks.cpu_llamacpp [--dtypes float32,bfloat16,auto,int8] [--waves 1,8,prefill-512] [--model 135m]
-        [--rounds 5] [--short] [--cores 1]
+    python -m benchmarks.cpu_llamacpp [--dtypes float32,bfloat16,auto,int8,int4,int4-k] [--waves 1,8,prefill-512]
+        [--model 135m] [--rounds 5] [--short] [--cores 1]
 
 Both run in turns, wave after wave, and each line gives the median of the rounds' ratios and its spread: llama.cpp's
 seconds divided by Levserve's. Where other work shares the cores, the ratio of processor time says more: it counts what
@@ -46,8 +46,10 @@ TOKENS, SHORT_TOKENS = (128, 64), (32, 16)  # of a prompt and of its continuatio
 DTYPES = {
     "float32": ("float32", {"DTYPE": "float32"}, ""),
     "bfloat16": ("bfloat16", {"DTYPE": "bfloat16"}, "-bf16"),
-    "auto": ("bfloat16", {}, "-bf16"),  # weights in bfloat16 by activations in float32
+    "auto": ("bfloat16", {}, "-bf16"),
     "int8": ("float32", {"DTYPE": "float32", "QUANTIZATION": "int8"}, "-q8_0"),
+    "int4": ("bfloat16", {"QUANTIZATION": "int4"}, "-q4_0"),
+    "int4-k": ("bfloat16", {"QUANTIZATION": "int4"}, "-q4_k_m"),
 }
 
 

@@ -3,9 +3,11 @@
     python -m benchmarks.peers.llamacpp CHECKPOINT GGUF [SEQUENCES CONTEXT]
 
 The GGUF file is written from the checkpoint if it does not exist; the end of its name says in which type: `-q8_0.gguf`,
-`-bf16.gguf`, else float32. Without limits it takes 32 sequences of 512 tokens.
+`-bf16.gguf`, `-q4_0.gguf` or `-q4_k_m.gguf`, else float32. llama.cpp itself quantizes to 4 bits, with more for some
+matrices. Without limits it takes 32 sequences of 512 tokens.
 """
 
+import ctypes
 import os
 import sys
 from collections.abc import Mapping
@@ -19,6 +21,7 @@ from benchmarks.peers.worker import Generate, run_worker
 
 LIMITS = (32, 512)  # sequences, and tokens of each
 KINDS = {"-q8_0": "Q8_0", "-bf16": "BF16"}
+MIXED = {"-q4_0": "LLAMA_FTYPE_MOSTLY_Q4_0", "-q4_k_m": "LLAMA_FTYPE_MOSTLY_Q4_K_M"}
 BATCH_TOKENS = 4096
 
 
@@ -73,13 +76,31 @@ class BatchedContext:
         return [int(np.ctypeslib.as_array(row, (self._vocab_size,)).argmax()) for row in logits]
 
 
+def write_gguf(checkpoint: Path, gguf: Path) -> None:
+    """Write a checkpoint in the type that the file's name says."""
+    import llama_cpp
+
+    mixed = next((kind for end, kind in MIXED.items() if gguf.stem.endswith(end)), None)
+    if mixed is None:
+        export_gguf(checkpoint, gguf, next((kind for end, kind in KINDS.items() if gguf.stem.endswith(end)), "F32"))
+        return
+    wide, partial = gguf.with_suffix(".wide"), gguf.with_suffix(".partial")
+    export_gguf(checkpoint, wide, "BF16")
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(llama_cpp, mixed)
+    code = llama_cpp.llama_model_quantize(str(wide).encode(), str(partial).encode(), ctypes.byref(params))
+    assert code == 0, f"llama_model_quantize returned {code}"
+    wide.unlink()
+    partial.rename(gguf)
+
+
 def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
     """Load the checkpoint given on the command line."""
     import llama_cpp
 
     checkpoint, gguf = Path(sys.argv[1]), Path(sys.argv[2])
     if not gguf.exists():
-        export_gguf(checkpoint, gguf, next((kind for end, kind in KINDS.items() if gguf.stem.endswith(end)), "F32"))
+        write_gguf(checkpoint, gguf)
     num_threads = len(os.sched_getaffinity(0))
     sequences, context_tokens = map(int, sys.argv[3:]) if len(sys.argv) > 3 else LIMITS
     context = BatchedContext(str(gguf), num_threads, sequences, context_tokens)

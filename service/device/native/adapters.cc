@@ -123,9 +123,7 @@ extern "C" {
 // rows, which repeat.
 // (out: float32 [token, out], x: float32 [token, in], A: float32 [slot, part, rank, in], B: float32 [slot, rank, out],
 //  slots: int32 [token], ends: int32 [part]) -> float32 [token, out]
-EXPORT Error* levserve_adapters(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : AddAdapters(*call);
-}
+HANDLER(adapters, AddAdapters(*call))
 
 }  // extern "C"
 }  // namespace levserve

@@ -73,10 +73,10 @@ struct Int8 {
   static INLINE Ints Reduce(const Ints* sums) { return ReduceVectors(sums); }
 };
 
-TokenScale QuantizeToken(const Product& p, const float* token, int64_t index, void* values) {
-  const float scale = ScaleOf(token, p.num_in);
-  Quantize(token, p.num_in, scale, 0, static_cast<int16_t*>(values) + index * p.num_in);
-  return {scale, 0};
+void QuantizeToken(const Product& p, const float* token, int64_t index) {
+  p.token_scale[index] = ScaleOf(token, p.num_in);
+  p.token_offset[index] = 0;
+  Quantize(token, p.num_in, p.token_scale[index], 0, p.TokenInFewerBits<Int8::X>(index));
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 #ifdef __x86_64__
 
-#include <immintrin.h>
-
 #include "avx512.h"
 #include "dot.h"
 #include "quantize.h"
@@ -56,17 +54,13 @@ struct Int8 {
   static INLINE Ints Reduce(const Ints* sums) { return ReduceVectors(sums); }
 };
 
-// With more tokens than this the lanes of a vector are tokens: each four values of a row are multiplied by those of all
-// tokens at once, so a row is read from the cache once, and no sums are added across lanes. Tokens lie in panels of 32,
-// the last of 16 if those are enough, [num_in / 4, token, 4] each.
-constexpr int64_t kFewTokens = 8;
-constexpr int64_t kLanes = 16, kGroup = 4, kLaneRows = 8, kPanelTokens = 32;
+// With more tokens than this (measured on Zen 4) the lanes of a vector are tokens: each four values of a row are multiplied
+// by those of all tokens at once, so a row is read from the cache once, and no sums are added across lanes. Tokens lie in
+// panels of 32, [num_in / 4, token, 4] each.
+constexpr int64_t kFewTokens = 48;
+constexpr int64_t kLanes = 16, kGroup = 4, kLaneRows = 8, kVectors = 2, kPanelTokens = kVectors * kLanes;
 
 bool HasPanels(const Product& p) { return p.num_tokens > kFewTokens && p.num_in % kGroup == 0; }
-
-int64_t TokensOfPanel(const Product& p, int64_t first_token) {
-  return p.num_tokens - first_token > kLanes ? kPanelTokens : kLanes;
-}
 
 // Writes what the offset of tokens adds to the sums of some rows.
 template <int kRows>
@@ -84,13 +78,12 @@ INLINE void RowOffsets(const Product& p, int64_t row, int32_t* offsets) {
   UNROLL for (int r = 0; r < kRows; ++r) offsets[r] = totals[r];
 }
 
-template <int kRows, int kVectors>
+template <int kRows>
 INLINE void LaneTile(const Product& p, int64_t row, int64_t first_token, const int32_t* offsets) {
-  constexpr int kTokens = kVectors * kLanes;
   const uint8_t* x = static_cast<const uint8_t*>(p.x) + first_token * p.num_in;
   const int8_t* w = static_cast<const int8_t*>(p.weight) + row * p.num_in;
   Ints sums[kRows][kVectors] = {};
-  for (int64_t i = 0; i < p.num_in; i += kGroup, x += kGroup * kTokens) {
+  for (int64_t i = 0; i < p.num_in; i += kGroup, x += kGroup * kPanelTokens) {
     __m512i tokens[kVectors];
     UNROLL for (int v = 0; v < kVectors; ++v) tokens[v] = _mm512_loadu_si512(x + v * kGroup * kLanes);
     UNROLL for (int r = 0; r < kRows; ++r) {
@@ -100,7 +93,7 @@ INLINE void LaneTile(const Product& p, int64_t row, int64_t first_token, const i
       UNROLL for (int v = 0; v < kVectors; ++v) sums[r][v] = (Ints)_mm512_dpbusd_epi32((__m512i)sums[r][v], tokens[v], values);
     }
   }
-  float results[kRows][kTokens];
+  float results[kRows][kPanelTokens];
   UNROLL for (int v = 0; v < kVectors; ++v) {
     const __m512 token_scale = _mm512_loadu_ps(p.token_scale + first_token + v * kLanes);
     UNROLL for (int r = 0; r < kRows; ++r) {
@@ -109,7 +102,7 @@ INLINE void LaneTile(const Product& p, int64_t row, int64_t first_token, const i
       _mm512_storeu_ps(results[r] + v * kLanes, _mm512_mul_ps(total, scale));
     }
   }
-  const int64_t num_tokens = p.num_tokens - first_token < kTokens ? p.num_tokens - first_token : kTokens;
+  const int64_t num_tokens = p.num_tokens - first_token < kPanelTokens ? p.num_tokens - first_token : kPanelTokens;
   for (int64_t t = 0; t < num_tokens; ++t) {
     float* out = p.out + (first_token + t) * p.num_out + row;
     UNROLL for (int r = 0; r < kRows; ++r) out[r] = results[r][t];
@@ -120,10 +113,7 @@ template <int kRows>
 INLINE void LaneRows(const Product& p, int64_t row) {
   int32_t offsets[kRows];
   RowOffsets<kRows>(p, row, offsets);
-  for (int64_t token = 0; token < p.num_tokens; token += kPanelTokens) {
-    if (TokensOfPanel(p, token) == kLanes) LaneTile<kRows, 1>(p, row, token, offsets);
-    else LaneTile<kRows, 2>(p, row, token, offsets);
-  }
+  for (int64_t token = 0; token < p.num_tokens; token += kPanelTokens) LaneTile<kRows>(p, row, token, offsets);
 }
 
 void MultiplyInt8(const Product& p, int64_t first_row, int64_t after_row) {
@@ -133,25 +123,24 @@ void MultiplyInt8(const Product& p, int64_t first_row, int64_t after_row) {
   for (; row < after_row; ++row) LaneRows<1>(p, row);
 }
 
-TokenScale QuantizeToken(const Product& p, const float* token, int64_t index, void* values) {
-  const float scale = ScaleOf(token, p.num_in);
+void QuantizeToken(const Product& p, const float* token, int64_t index) {
+  const float scale = p.token_scale[index] = ScaleOf(token, p.num_in);
+  p.token_offset[index] = 0;
   if (!HasPanels(p)) {
-    int8_t* to = static_cast<int8_t*>(values) + index * p.num_in;
+    int8_t* const to = p.TokenInFewerBits<int8_t>(index);
     Quantize(token, p.num_in, scale, 0, to);
     int32_t sum = 0;
     for (int64_t i = 0; i < p.num_in; ++i) sum += to[i];
-    return {scale, kOffset * sum};
+    p.token_offset[index] = kOffset * sum;
+    return;
   }
-  uint8_t* to = static_cast<uint8_t*>(values);
-  const int64_t first_token = index / kPanelTokens * kPanelTokens, stride = TokensOfPanel(p, first_token) * kGroup;
-  to += first_token * p.num_in + (index - first_token) * kGroup;
-  uint8_t part[1024];
+  uint8_t* to = p.TokenInFewerBits<uint8_t>(index / kPanelTokens * kPanelTokens) + index % kPanelTokens * kGroup;
+  uint8_t part[1024];  // `RowOffsets` finds what the offset adds
   for (int64_t i = 0; i < p.num_in; i += sizeof part) {
     const int64_t count = p.num_in - i < int64_t{sizeof part} ? p.num_in - i : sizeof part;
     Quantize(token + i, count, scale, kOffset, part);
-    for (int64_t j = 0; j < count; j += kGroup, to += stride) memcpy(to, part + j, kGroup);
+    for (int64_t j = 0; j < count; j += kGroup, to += kPanelTokens * kGroup) memcpy(to, part + j, kGroup);
   }
-  return {scale, 0};  // `RowOffsets` finds what the tokens add
 }
 
 // The numbers of a group are a table, of which the lowest bits of an index choose one.
@@ -175,7 +164,7 @@ void WidenTo(const FourBits& row, float* out) {
 }  // namespace
 
 const Processor kAvx512 = {Dot<Float32>, Dot<BFloat16>, MultiplyInt8, QuantizeToken, sizeof(uint8_t), kPanelTokens,
-                           AddUpdate<Float32>, WidenTo};
+                           AddUpdate<Float32>, WidenTo, MultiplyInt4, QuantizeParts};
 
 }  // namespace levserve
 

@@ -3,8 +3,6 @@
 
 #ifdef __x86_64__
 
-#include <immintrin.h>
-
 #include "avx512.h"
 #include "dot.h"
 
@@ -25,8 +23,10 @@ struct Rounded {
   static INLINE Floats Reduce(const Floats* sums) { return ReduceVectors(sums); }
 };
 
-void Round(const float* values, int64_t count, uint16_t* rounded) {
+void Round(const Product& p, const float* values, int64_t index) {
   constexpr int64_t kLanes = 16;
+  const int64_t count = p.num_in;
+  uint16_t* const rounded = p.TokenInFewerBits<uint16_t>(index);
   for (int64_t i = 0; i < count; i += kLanes) {
     const __mmask16 mask = static_cast<__mmask16>(count - i < kLanes ? (1u << (count - i)) - 1 : 0xffff);
     const __m256bh halves = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, values + i));

@@ -4,25 +4,22 @@
 
 #ifdef __x86_64__
 
-#include <immintrin.h>
-
 #include "avx512.h"
 
 namespace levserve {
 namespace {
 
 constexpr int64_t kLanes = 16, kTileTokens = 8;
-constexpr int64_t kPartBytes = 16;               // of each row, that are interleaved at a time: the values of a part
-constexpr int64_t kPart = 2 * kPartBytes;        // columns, of which a token has a scale
-constexpr int64_t kWords = kPartBytes / 4, kParts = 16;
-constexpr int64_t kScales = kParts + 8;          // which are read up to 8 at a time
-static_assert(kPart == kWidened);
+constexpr int64_t kPart = kWidened;              // columns, of which a token has a scale
+constexpr int64_t kPartBytes = kPart / 2, kWords = kPartBytes / 4;  // of a row, that are interleaved at a time
+constexpr int64_t kParts = 16, kScales = kParts + 8;  // of a panel; scales are read up to 8 at a time
+constexpr int64_t kAheadBytes = 8 * 1024;        // at least so far, the second cache reads values before they are needed
 
-constexpr int64_t kAheadBytes = 8 * 1024;  // at least so far, the second cache reads values before they are needed
 // Some columns of 16 rows.
 struct Panel {
   __m512i words[kParts * kWords];                // 8 values of each row, of which the first is in the lowest bits
   __m512 scale[kScales], offset[kScales];        // of groups: what a value is multiplied by, and what is then taken away
+  int64_t group_of[kParts];                      // their indices
 };
 
 // 16 rows in memory; after the last one, the last one again.
@@ -34,24 +31,22 @@ struct Rows {
   const char* At(int64_t lane) const { return first + (kIsWhole || lane < last ? lane : last) * pitch; }
 };
 
-// Writes vectors, each of 32 bits of every row, from `kCount` times 16 bytes of 16 rows.
-template <int kCount, class Rows>
+// Writes 4 vectors, each of 32 bits of every row, from 16 bytes of 16 rows.
+template <class Rows>
 INLINE void Interleave(const Rows& rows, int64_t byte, __mmask16 mask, __m512i* words) {
-  __m512i v[kCount][4];
+  __m512i v[4], pairs[4];
   UNROLL for (int i = 0; i < 4; ++i) {
-    UNROLL for (int c = 0; c < kCount; ++c) {
-      const auto load = [&](int row) { return _mm_maskz_loadu_epi8(mask, rows.At(row) + byte + c * kPartBytes); };
-      const __m512i half = _mm512_inserti32x4(_mm512_castsi128_si512(load(i)), load(i + 4), 1);
-      v[c][i] = _mm512_inserti32x4(_mm512_inserti32x4(half, load(i + 8), 2), load(i + 12), 3);
-    }
+    const auto load = [&](int row) { return _mm_maskz_loadu_epi8(mask, rows.At(row) + byte); };
+    const __m512i half = _mm512_inserti32x4(_mm512_castsi128_si512(load(i)), load(i + 4), 1);
+    v[i] = _mm512_inserti32x4(_mm512_inserti32x4(half, load(i + 8), 2), load(i + 12), 3);
   }
-  UNROLL for (int c = 0; c < kCount; ++c) {
-    const __m512i a = _mm512_unpacklo_epi32(v[c][0], v[c][1]), b = _mm512_unpackhi_epi32(v[c][0], v[c][1]);
-    const __m512i d = _mm512_unpacklo_epi32(v[c][2], v[c][3]), e = _mm512_unpackhi_epi32(v[c][2], v[c][3]);
-    words[4 * c] = _mm512_unpacklo_epi64(a, d);
-    words[4 * c + 1] = _mm512_unpackhi_epi64(a, d);
-    words[4 * c + 2] = _mm512_unpacklo_epi64(b, e);
-    words[4 * c + 3] = _mm512_unpackhi_epi64(b, e);
+  UNROLL for (int i = 0; i < 4; i += 2) {
+    pairs[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+  }
+  UNROLL for (int i = 0; i < 2; ++i) {
+    words[2 * i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+    words[2 * i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
   }
 }
 
@@ -62,7 +57,7 @@ INLINE void InterleaveNumbers(const Rows& rows, int64_t first, int64_t count, bo
   for (int64_t i = 0; i < count; i += of_part) {
     __m512i words[kWords];
     const int64_t left = (count - i) * bytes;
-    Interleave<1>(rows, (first + i) * bytes, static_cast<__mmask16>(left < kPartBytes ? (1 << left) - 1 : 0xffff), words);
+    Interleave(rows, (first + i) * bytes, static_cast<__mmask16>(left < kPartBytes ? (1 << left) - 1 : 0xffff), words);
     for (int64_t word = 0; word < kWords; ++word) {
       if (is_bfloat16) *numbers++ = _mm512_castsi512_ps(_mm512_slli_epi32(words[word], 16));
       *numbers++ = _mm512_castsi512_ps(is_bfloat16 ? _mm512_and_si512(words[word], _mm512_set1_epi32(0xffff0000)) : words[word]);
@@ -88,14 +83,11 @@ void Read(const Product& p, int64_t row, int64_t column, int64_t num_parts, Pane
   const auto scales = rows(groups.scale, pitch), zeros = rows(groups.zero, pitch);
   const int64_t rows_ahead = (kAheadBytes / (kLanes * values.pitch) + 1) * kLanes;
   const char* const ahead = values.first + rows_ahead * values.pitch + (kLanes - 1) * column / 2;
-  int64_t part = 0;
-  for (; part + 4 <= num_parts; part += 4) {
-    Prefetch(ahead + kLanes * part * kPartBytes, 4 * kLanes * kPartBytes);
-    Interleave<4>(values, part * kPartBytes, 0xffff, panel->words + part * kWords);
-  }
-  for (; part < num_parts; ++part) {
+  for (int64_t part = 0, end = (first + 1) * group - column, index = 0; part < num_parts; ++part) {
+    if (part * kPart == end) end += group, ++index;
+    panel->group_of[part] = index;
     Prefetch(ahead + kLanes * part * kPartBytes, kLanes * kPartBytes);
-    Interleave<1>(values, part * kPartBytes, 0xffff, panel->words + part * kWords);
+    Interleave(values, part * kPartBytes, 0xffff, panel->words + part * kWords);
   }
   const int64_t first_number = kLanes * first * pitch / groups.num_groups, numbers = kLanes * count * pitch / groups.num_groups;
   Prefetch(scales.first + rows_ahead * pitch + first_number, numbers);
@@ -112,14 +104,13 @@ void Read(const Product& p, int64_t row, int64_t column, int64_t num_parts, Pane
 template <int kTokens>
 INLINE void AddTile(const Product& p, const Panel& panel, int64_t column, int64_t num_parts, __mmask16 mask,
                     int64_t token, float* out) {
-  const int64_t group = p.num_in / p.groups->num_groups, of_token = p.num_in / kPart;
+  const int64_t of_token = p.num_in / kPart;
   const char* const x = static_cast<const char*>(p.x) + token * p.num_in + column;
   const float* const scales = p.token_scale + 2 * (token * of_token + column / kPart);
   const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x88)), low = _mm512_set1_epi8(15);
   __m512 sums[kTokens];
   UNROLL for (int t = 0; t < kTokens; ++t)
     sums[t] = column == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, out + t * p.num_out);
-  int64_t index = 0, left = group - column % group;
   for (int64_t part = 0; part < num_parts; ++part) {
     Ints totals[2][kTokens] = {};
     UNROLL for (int word = 0; word < kWords; ++word) {
@@ -137,13 +128,10 @@ INLINE void AddTile(const Product& p, const Panel& panel, int64_t column, int64_
     UNROLL for (int t = 0; t < kTokens; ++t) {
       const float* const own = scales + 2 * (t * of_token + part);
       const __m512 total = _mm512_cvtepi32_ps((__m512i)(totals[0][t] + totals[1][t]));
-      const __m512 scale = _mm512_mul_ps(panel.scale[index], _mm512_set1_ps(own[0]));
-      const __m512 offset = _mm512_mul_ps(panel.offset[index], _mm512_set1_ps(own[1]));
+      const __m512 scale = _mm512_mul_ps(panel.scale[panel.group_of[part]], _mm512_set1_ps(own[0]));
+      const __m512 offset = _mm512_mul_ps(panel.offset[panel.group_of[part]], _mm512_set1_ps(own[1]));
       sums[t] = _mm512_add_ps(sums[t], _mm512_fmsub_ps(total, scale, offset));
     }
-    left -= kPart;
-    index += left == 0;
-    left += left == 0 ? group : 0;
   }
   UNROLL for (int t = 0; t < kTokens; ++t) _mm512_mask_storeu_ps(out + t * p.num_out, mask, sums[t]);
 }
@@ -156,7 +144,9 @@ INLINE void AddTiles(const Product& p, const Panel& panel, int64_t column, int64
   if constexpr (kTokens > 1) AddTiles<kTokens / 2>(p, panel, column, num_parts, mask, token, out);
 }
 
-void Multiply(const Product& p, int64_t first_row, int64_t after_row) {
+}  // namespace
+
+void MultiplyInt4(const Product& p, int64_t first_row, int64_t after_row) {
   for (int64_t row = first_row; row < after_row; row += kLanes) {
     const __mmask16 mask = static_cast<__mmask16>(after_row - row < kLanes ? (1 << (after_row - row)) - 1 : 0xffff);
     for (int64_t column = 0; column < p.num_in; column += kParts * kPart) {
@@ -170,10 +160,12 @@ void Multiply(const Product& p, int64_t first_row, int64_t after_row) {
 }
 
 // Writes a token in 8 bits, of each 8 columns the even ones first, and for each part its scale and that times the sum.
-void Quantize(const float* values, int64_t num_in, int8_t* to, float* scales) {
+void QuantizeParts(const Product& p, const float* values, int64_t index) {
+  int8_t* const to = p.TokenInFewerBits<int8_t>(index);
+  float* scales = p.token_scale + 2 * index * p.num_in / kPart;
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   const __m256i even_first = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
-  for (int64_t i = 0; i < num_in; i += kPart, scales += 2) {
+  for (int64_t i = 0; i < p.num_in; i += kPart, scales += 2) {
     const __m512 low = _mm512_loadu_ps(values + i), high = _mm512_loadu_ps(values + i + kLanes);
     // As integers, magnitudes of floats have their order, and a NaN is the largest.
     const __m512i largest = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
@@ -191,10 +183,6 @@ void Quantize(const float* values, int64_t num_in, int8_t* to, float* scales) {
     scales[1] = scales[0] * static_cast<float>(_mm512_reduce_add_epi32(_mm512_add_epi32(first, last)));
   }
 }
-
-}  // namespace
-
-const Int4Products kAvx512Int4 = {Multiply, Quantize};
 
 }  // namespace levserve
 

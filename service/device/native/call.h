@@ -6,6 +6,10 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+// A call of XLA's: what it does with `call`.
+#define HANDLER(name, answer) \
+  EXPORT Error* levserve_##name(const CallFrame* call) { return AnswersVersion(*call) ? nullptr : answer; }
+
 namespace levserve {
 
 // Answers XLA's question for the version of the interface; false if the call is another one. XLA refuses a version above

@@ -16,7 +16,6 @@ namespace levserve {
 
 const Processor* processor = nullptr;
 const RoundedProducts* rounded_products = nullptr;
-const Int4Products* int4_products = nullptr;
 const AttentionKernels* attention_kernels = nullptr;
 const StateKernels* state_kernels = nullptr;
 
@@ -35,7 +34,6 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
                             [[maybe_unused]] bool may_use_avx512_bf16, [[maybe_unused]] bool may_use_amx) {
   processor = nullptr;
   rounded_products = nullptr;
-  int4_products = nullptr;
   attention_kernels = nullptr;
   state_kernels = nullptr;
 #if defined(__x86_64__)
@@ -46,7 +44,6 @@ const char* ChooseProcessor([[maybe_unused]] bool may_use_avx2, [[maybe_unused]]
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (may_use_avx512 && has_avx512) {
     processor = &kAvx512;
-    int4_products = &kAvx512Int4;
     attention_kernels = &kAvx512Attention;
     state_kernels = &kAvx512States;
     if (!may_use_avx512_bf16 || !__builtin_cpu_supports("avx512bf16")) return "avx512";

@@ -108,70 +108,24 @@ void MultiplyInBlocks(const CallFrame& call, const Group* groups, int64_t num_gr
 // Tokens of groups, which are written in fewer bits where products read them.
 struct Tokens {
   const Group* groups;
+  NarrowToken narrow;
   int64_t blocks_of_group;
 
-  template <void (*kNarrow)(const Product& product, const float* token, int64_t index)>
   static void Narrow(const void* data, int64_t block) {
     const Tokens& tokens = *static_cast<const Tokens*>(data);
     const Group& group = tokens.groups[block / tokens.blocks_of_group];
     const int64_t first = block % tokens.blocks_of_group * kTokensPerThread;
     const int64_t after = std::min(first + kTokensPerThread, group.product.num_tokens);
     for (int64_t token = first; token < after; ++token)
-      kNarrow(group.product, group.x + token * group.product.num_in, token);
-  }
-
-  static void Quantize(const Product& product, const float* values, int64_t token) {
-    const TokenScale scale = processor->quantize(product, values, token, const_cast<void*>(product.x));
-    const_cast<float*>(product.token_scale)[token] = scale.scale;
-    const_cast<int32_t*>(product.token_offset)[token] = scale.offset;
-  }
-
-  static void Round(const Product& product, const float* values, int64_t token) {
-    uint16_t* const rounded = static_cast<uint16_t*>(const_cast<void*>(product.x));
-    rounded_products->round(values, product.num_in, rounded + token * product.num_in);
-  }
-
-  static void QuantizeParts(const Product& product, const float* values, int64_t token) {
-    int8_t* const quantized = static_cast<int8_t*>(const_cast<void*>(product.x));
-    float* const scales = const_cast<float*>(product.token_scale);
-    int4_products->quantize(values, product.num_in, quantized + token * product.num_in,
-                            scales + token * 2 * product.num_in / kWidened);
+      tokens.narrow(group.product, group.x + token * group.product.num_in, token);
   }
 };
 
-void NarrowInBlocks(const CallFrame& call, const Group* groups, int64_t num_groups,
-                    void (*body)(const void* data, int64_t block)) {
+void NarrowInBlocks(const CallFrame& call, const Group* groups, int64_t num_groups, NarrowToken narrow) {
   int64_t most_tokens = 0;
   for (int64_t i = 0; i < num_groups; ++i) most_tokens = std::max(most_tokens, groups[i].product.num_tokens);
-  const Tokens tokens{groups, (most_tokens + kTokensPerThread - 1) / kTokensPerThread};
-  ParallelBlocks(call, num_groups * tokens.blocks_of_group, body, &tokens);
-}
-
-int64_t RoomFor(int64_t num_tokens) {
-  const int64_t multiple = processor->multiple_tokens;
-  return (num_tokens + multiple - 1) / multiple * multiple;
-}
-
-Error* MultiplyInt8(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs) {
-  const int64_t num_in = groups[0].product.num_in, num_parts = num_groups * num_runs;
-  int64_t room = 0;
-  for (int64_t i = 0; i < num_parts; ++i) room += RoomFor(groups[i].product.num_tokens);
-  const Scratch<char> values(room * num_in * processor->value_bytes);
-  const Scratch<float> scales(room);
-  const Scratch<int32_t> offsets(room);
-  if (values.get() == nullptr || scales.get() == nullptr || offsets.get() == nullptr)
-    return Fail(call, kResourceExhausted, "no memory for the tokens of a product");
-  int64_t first = 0;
-  for (int64_t i = 0; i < num_parts; ++i) {
-    Product& product = groups[i].product;
-    product.x = values.get() + first * num_in * processor->value_bytes;
-    product.token_scale = scales.get() + first;
-    product.token_offset = offsets.get() + first;
-    first += RoomFor(product.num_tokens);
-  }
-  NarrowInBlocks(call, groups, num_parts, Tokens::Narrow<Tokens::Quantize>);
-  MultiplyInBlocks(call, groups, num_groups, num_runs, processor->multiply_int8, BytesOf(Values::kInt8));
-  return nullptr;
+  const Tokens tokens{groups, narrow, (most_tokens + kTokensPerThread - 1) / kTokensPerThread};
+  ParallelBlocks(call, num_groups * tokens.blocks_of_group, Tokens::Narrow, &tokens);
 }
 
 // Returns numbers as float32; those in bfloat16, which is the upper half of one, are written to `wide`.
@@ -210,34 +164,50 @@ void MultiplyWidened(const Product& p, int64_t first_row, int64_t after_row) {
   }
 }
 
-// Multiplies tokens that are written in fewer bits first: in bfloat16, or in 8 bits with scales.
-Error* MultiplyNarrowed(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs, bool is_int4) {
-  if (is_int4 ? int4_products == nullptr : rounded_products == nullptr)
-    return Fail(call, kInvalidArgument, "this processor does not multiply tokens in fewer bits");
+// How tokens in fewer bits are written and multiplied.
+struct Narrowed {
+  int64_t value_bytes, num_scales;  // of a token's value, and of a token
+  NarrowToken narrow;               // null if this processor has none, as is the other
+  MultiplyRows multiply;
+};
+
+Narrowed NarrowedFor(Values values, int64_t num_in) {
+  if (values == Values::kInt8) return {processor->value_bytes, 1, processor->quantize, processor->multiply_int8};
+  if (values == Values::kQuantizedInt4)
+    return {1, 2 * num_in / kWidened, processor->quantize_parts, processor->multiply_int4};
+  return rounded_products == nullptr ? Narrowed{} : Narrowed{2, 0, rounded_products->round, rounded_products->multiply};
+}
+
+Error* MultiplyNarrowed(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs, Values values_of) {
   const int64_t num_in = groups[0].product.num_in, num_parts = num_groups * num_runs;
-  const int64_t num_scales = is_int4 ? 2 * num_in / kWidened : 0, value_bytes = is_int4 ? 1 : 2;
-  int64_t num_tokens = 0, first = 0;
-  for (int64_t i = 0; i < num_parts; ++i) num_tokens += groups[i].product.num_tokens;
-  const Scratch<char> values(num_tokens * num_in * value_bytes);
-  const Scratch<float> scales(num_tokens * num_scales);
-  if (values.get() == nullptr || scales.get() == nullptr)
+  const Narrowed narrowed = NarrowedFor(values_of, num_in);
+  if (narrowed.multiply == nullptr)
+    return Fail(call, kInvalidArgument, "this processor does not multiply tokens in fewer bits");
+  const int64_t multiple = processor->multiple_tokens;
+  const auto room_for = [&](const Group& group) { return (group.product.num_tokens + multiple - 1) / multiple * multiple; };
+  int64_t room = 0, first = 0;
+  for (int64_t i = 0; i < num_parts; ++i) room += room_for(groups[i]);
+  const Scratch<char> values(room * num_in * narrowed.value_bytes);
+  const Scratch<float> scales(room * narrowed.num_scales);
+  const Scratch<int32_t> offsets(room);
+  if (values.get() == nullptr || scales.get() == nullptr || offsets.get() == nullptr)
     return Fail(call, kResourceExhausted, "no memory for the tokens of a product");
   for (int64_t i = 0; i < num_parts; ++i) {
-    groups[i].product.x = values.get() + first * num_in * value_bytes;
-    groups[i].product.token_scale = scales.get() + first * num_scales;
-    first += groups[i].product.num_tokens;
+    Product& product = groups[i].product;
+    product.x = values.get() + first * num_in * narrowed.value_bytes;
+    product.token_scale = scales.get() + first * narrowed.num_scales;
+    product.token_offset = offsets.get() + first;
+    first += room_for(groups[i]);
   }
-  NarrowInBlocks(call, groups, num_parts, is_int4 ? Tokens::Narrow<Tokens::QuantizeParts> : Tokens::Narrow<Tokens::Round>);
-  MultiplyInBlocks(call, groups, num_groups, num_runs, is_int4 ? int4_products->multiply : rounded_products->multiply,
-                   BytesOf(is_int4 ? Values::kQuantizedInt4 : Values::kRounded));
+  NarrowInBlocks(call, groups, num_parts, narrowed.narrow);
+  MultiplyInBlocks(call, groups, num_groups, num_runs, narrowed.multiply, BytesOf(values_of));
   return nullptr;
 }
 
 // Multiplies the tokens of each group by its weight; or those of all runs by one weight.
 Error* MultiplyGiven(const CallFrame& call, Group* groups, int64_t num_groups, int64_t num_runs, Values values) {
-  if (values == Values::kInt8) return MultiplyInt8(call, groups, num_groups, num_runs);
-  if (values == Values::kRounded || values == Values::kQuantizedInt4)
-    return MultiplyNarrowed(call, groups, num_groups, num_runs, values == Values::kQuantizedInt4);
+  if (values == Values::kInt8 || values == Values::kRounded || values == Values::kQuantizedInt4)
+    return MultiplyNarrowed(call, groups, num_groups, num_runs, values);
   const MultiplyRows multiply = values == Values::kBFloat16 ? processor->multiply_bfloat16
                                 : values == Values::kInt4   ? MultiplyWidened
                                                             : processor->multiply_float32;
@@ -307,56 +277,36 @@ extern "C" {
 
 // With the optional spans, int32 [span, 2], the products of other tokens are zero.
 // (x: float32 [token, in], weight: float32 [out, in], spans) -> float32 [token, out]
-EXPORT Error* levserve_linear_float32(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kFloat32);
-}
+HANDLER(linear_float32, Multiply(*call, Values::kFloat32))
 
 // (x: float32 [token, in], weight: bfloat16 [out, in], spans) -> float32 [token, out]
-EXPORT Error* levserve_linear_bfloat16(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kBFloat16);
-}
+HANDLER(linear_bfloat16, Multiply(*call, Values::kBFloat16))
 
 // The same, with the tokens rounded to bfloat16.
-EXPORT Error* levserve_linear_rounded(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kRounded);
-}
+HANDLER(linear_rounded, Multiply(*call, Values::kRounded))
 
 // (x: float32 [token, in], weight: int8 [out, in], weight's scale: float32 [out], spans) -> float32 [token, out]
-EXPORT Error* levserve_linear_int8(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kInt8);
-}
+HANDLER(linear_int8, Multiply(*call, Values::kInt8))
 
 // (x: float32 [token, in], weight: int4 [out, in], scale: float32 or bfloat16 [out, group], zero point: the same or [0, 0],
 //  spans) -> float32 [token, out]
-EXPORT Error* levserve_linear_int4(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kInt4);
-}
+HANDLER(linear_int4, Multiply(*call, Values::kInt4))
 
 // The same, with each 32 columns of a token quantized to 8 bits.
-EXPORT Error* levserve_linear_quantized_int4(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : Multiply(*call, Values::kQuantizedInt4);
-}
+HANDLER(linear_quantized_int4, Multiply(*call, Values::kQuantizedInt4))
 
 // (x: float32 [row, in], weight: float32 [group, out, in], sizes: int32 [group]) -> float32 [row, out]
-EXPORT Error* levserve_grouped_float32(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, Values::kFloat32);
-}
+HANDLER(grouped_float32, MultiplyGroups(*call, Values::kFloat32))
 
 // (x: float32 [row, in], weight: bfloat16 [group, out, in], sizes: int32 [group]) -> float32 [row, out]
-EXPORT Error* levserve_grouped_bfloat16(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, Values::kBFloat16);
-}
+HANDLER(grouped_bfloat16, MultiplyGroups(*call, Values::kBFloat16))
 
 // The same, with the rows rounded to bfloat16.
-EXPORT Error* levserve_grouped_rounded(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, Values::kRounded);
-}
+HANDLER(grouped_rounded, MultiplyGroups(*call, Values::kRounded))
 
 // (x: float32 [row, in], weight: int8 [group, out, in], sizes: int32 [group], weight's scale: float32 [group, out])
 //   -> float32 [row, out]
-EXPORT Error* levserve_grouped_int8(const CallFrame* call) {
-  return AnswersVersion(*call) ? nullptr : MultiplyGroups(*call, Values::kInt8);
-}
+HANDLER(grouped_int8, MultiplyGroups(*call, Values::kInt8))
 
 }  // extern "C"
 }  // namespace levserve

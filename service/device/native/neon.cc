@@ -28,10 +28,10 @@ struct BFloat16 : Float32 {
   static INLINE float32x4_t LoadW(const uint16_t* w) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(w), 16)); }
 };
 
-TokenScale QuantizeToken(const Product& p, const float* token, int64_t index, void* values) {
-  const float scale = ScaleOf(token, p.num_in);
-  Quantize(token, p.num_in, scale, 0, static_cast<int8_t*>(values) + index * p.num_in);
-  return {scale, 0};
+void QuantizeToken(const Product& p, const float* token, int64_t index) {
+  p.token_scale[index] = ScaleOf(token, p.num_in);
+  p.token_offset[index] = 0;
+  Quantize(token, p.num_in, p.token_scale[index], 0, p.TokenInFewerBits<Int8::X>(index));
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ def test_structures_are_those_of_jaxlibs_header_and_every_version_is_answered_wi
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizers", ["thread", "address,undefined"])
 def test_sanitizers_find_nothing(tmp_path: Path, sanitizers: str):
     flags = ("-O1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-g")
