@@ -54,8 +54,10 @@ MAX_GROWTH_BYTES = 250 * 2**20  # of a worker's memory, beyond which it drops th
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Group tests by the costly fixture that they share, or by their file if it has fixtures of its own."""
+    if not config.pluginmanager.hasplugin("xdist"):  # its mark is unknown without it
+        return
     for item in items:
         names = [name for name in MADE_ONCE if name in item.fixturenames]
         for name in names:
