@@ -1,5 +1,6 @@
 """An EAGLE-3 head beside its target: it drafts what the published computation would, and answers stay as they are."""
 
+import asyncio
 from dataclasses import replace
 
 import jax
@@ -78,11 +79,11 @@ class Served:
         self._groups = model.layer_groups
         self.drafted = []  # the known tokens of each draft, and the draft
 
-    def start(self, start_engine, *, with_drafts=True):
-        """Start an engine, whose drafts are noted."""
+    def start(self, start_engine, *, with_drafts=True, **sizes):
+        """Start an engine, whose drafts are noted; it may have fewer pages than its device."""
         runner = Runner(self.shapes, self._groups, self.weights, self.executables)
         if not with_drafts:
-            return start_engine(runner, ModelMetrics(), shapes=self.shapes), None
+            return start_engine(runner, ModelMetrics(), shapes=replace(self.shapes, **sizes)), None
         drafted = self.drafted = []
 
         class Noting(Drafter):
@@ -99,7 +100,8 @@ class Served:
             lag=lag_of_head(self.shapes),
         )
         speculation = Speculation(self.shapes, (), model=drafter, is_adaptive=False)
-        return start_engine(runner, ModelMetrics(), shapes=self.shapes, speculation=speculation), speculation
+        shapes = replace(self.shapes, **sizes)
+        return start_engine(runner, ModelMetrics(), shapes=shapes, speculation=speculation), speculation
 
     def check_drafts(self, **options):
         """Compare all drafts with those of the reference."""
@@ -149,6 +151,29 @@ def test_it_reads_of_a_prefix_that_is_found_what_the_target_kept_of_it(served, s
         [events] = run(engine, Request(str(number), (*begin, number), 8, GREEDY))
         assert events[0].num_cached_tokens >= 16
     served.check_drafts()
+
+
+def test_what_it_drafts_stays_right_when_sequences_lose_their_pages_or_are_aborted(served, start_engine):
+    asked = [Request(f"{seed}", prompt(7 + 3 * seed, seed), 22, GREEDY) for seed in range(4)]
+    engine, _ = served.start(start_engine, with_drafts=False)
+    without = [tokens_of(events) for events in run(engine, *asked)]
+    engine, _ = served.start(start_engine, num_pages=12)
+    found = run(engine, *asked)
+    assert [tokens_of(events) for events in found] == without
+    assert engine._scheduler.num_preemptions > 0
+    served.check_drafts()
+
+    async def abort_soon(number):
+        stream = engine.submit(Request(f"aborted {number}", prompt(5, number), 30, Sampling(seed=number)))
+        async for event in stream:
+            if event.token_ids and number % 3:
+                stream.abort()
+
+    async def main():
+        await asyncio.gather(*(abort_soon(number) for number in range(12)))
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert engine.num_open == 0
 
 
 def test_a_head_with_embeddings_and_a_normalized_residual_drafts_as_its_reference(served, start_engine):
