@@ -82,8 +82,9 @@ class Served:
     def start(self, start_engine, *, with_drafts=True, **sizes):
         """Start an engine, whose drafts are noted; it may have fewer pages than its device."""
         runner = Runner(self.shapes, self._groups, self.weights, self.executables)
+        shapes, self.metrics = replace(self.shapes, **sizes), ModelMetrics()
         if not with_drafts:
-            return start_engine(runner, ModelMetrics(), shapes=replace(self.shapes, **sizes)), None
+            return start_engine(runner, self.metrics, shapes=shapes), None
         drafted = self.drafted = []
 
         class Noting(Drafter):
@@ -100,8 +101,7 @@ class Served:
             lag=lag_of_head(self.shapes),
         )
         speculation = Speculation(self.shapes, (), model=drafter, is_adaptive=False)
-        shapes = replace(self.shapes, **sizes)
-        return start_engine(runner, ModelMetrics(), shapes=shapes, speculation=speculation), speculation
+        return start_engine(runner, self.metrics, shapes=shapes, speculation=speculation), speculation
 
     def check_drafts(self, **options):
         """Compare all drafts with those of the reference."""
@@ -160,7 +160,7 @@ def test_what_it_drafts_stays_right_when_sequences_lose_their_pages_or_are_abort
     engine, _ = served.start(start_engine, num_pages=12)
     found = run(engine, *asked)
     assert [tokens_of(events) for events in found] == without
-    assert engine._scheduler.num_preemptions > 0
+    assert served.metrics.value("levserve_num_preemptions_total") > 0
     served.check_drafts()
 
     async def abort_soon(number):
