@@ -17,9 +17,9 @@ from service.api.answers.generation import (
 )
 from service.api.dependencies import OpenCall
 from service.api.generation.answer import answer
-from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.logprobs import chat_logprobs, logged_tokens, prompt_logprobs
 from service.api.generation.message import MessageParts
+from service.api.generation.started import StartedChat, start_chat
 from service.api.generation.streams import TextDelta
 from service.api.http.receive import json_body
 from service.api.openapi.responses import GENERATION_ERRORS, answers

@@ -10,11 +10,9 @@ from fastapi.responses import Response
 
 from service.api.answers.generation import Completion, CompletionChoice, CompletionHead, CompletionLogprobs
 from service.api.dependencies import OpenCall
-from service.api.generation.admission import submit
 from service.api.generation.answer import answer
-from service.api.generation.answer_rules import completion_rules
-from service.api.generation.completion_prompts import completion_prompts, infill_for
 from service.api.generation.logprobs import CompletionLogprobsParts, prompt_logprobs
+from service.api.generation.started import start_completion
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.receive import json_body
 from service.api.openapi.responses import GENERATION_ERRORS, answers
@@ -26,8 +24,6 @@ from service.text.tokenizer import Tokenizer
 router = APIRouter(tags=["generation"])
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
-# Tokenizing a shorter text, or checking fewer ids, takes less time than passing it to a thread.
-SHORT_PROMPT_CHARS = 2048
 
 
 @router.post("/v1/completions", responses=answers(Completion, *GENERATION_ERRORS, events=Completion))
@@ -45,24 +41,9 @@ async def create_completion(
     Source: https://platform.openai.com/docs/api-reference/completions/create
     """
     model = await call.generating(body.model)
-    asked = body.continuation()
-    options, infill = asked.options, infill_for(asked, model.tokenizer)
-    if call.has_long_body or sum(len(prompt or "") for prompt in (*body.prompt, body.suffix)) > SHORT_PROMPT_CHARS:
-        prompts = await call.make_prompt(completion_prompts, body, model)
-    else:
-        prompts = completion_prompts(body, model.prompt_model)
-    streams = submit(
-        call,
-        model,
-        options,
-        prompts,
-        await completion_rules(call, model, options),
-        prefix="cmpl-",
-        param="prompt",
-        default_max_tokens=DEFAULT_MAX_TOKENS,
-        more_stop_ids=frozenset() if infill is None else infill.end_ids,
-    )
-    return await answer(call, streams, options, _CompletionAnswer(body, streams, prompts, model.tokenizer))
+    begun = await start_completion(call, model, body, prefix="cmpl-", default_max_tokens=DEFAULT_MAX_TOKENS)
+    writer = _CompletionAnswer(body, begun.streams, begun.prompts, model.tokenizer)
+    return await answer(call, begun.streams, begun.options, writer)
 
 
 class _CompletionAnswer:

@@ -17,11 +17,11 @@ from service.api.answers.messages import (
 from service.api.answers.service import RenderedPrompt
 from service.api.dependencies import OpenCall
 from service.api.generation.answer import answer
-from service.api.generation.chat_answers import StartedChat, start_chat
 from service.api.generation.images import made_prompt
 from service.api.generation.message import MessageParts
 from service.api.generation.message_content import Event, MessageContent
 from service.api.generation.sealed import seal, sign
+from service.api.generation.started import StartedChat, start_chat
 from service.api.generation.streams import TextDelta
 from service.api.generation.token_answers import count_tokens
 from service.api.http.receive import json_body

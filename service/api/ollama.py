@@ -18,13 +18,10 @@ from service.api.answers.generation import TokenLogprob
 from service.api.answers.ollama import OllamaChat, OllamaEmbedding, OllamaEmbeddings, OllamaGenerated
 from service.api.conversation import Options
 from service.api.dependencies import OpenCall
-from service.api.generation.admission import submit
 from service.api.generation.answer import answer
-from service.api.generation.answer_rules import completion_rules
-from service.api.generation.chat_answers import start_chat
-from service.api.generation.completion_prompts import completion_prompts, infill_for
 from service.api.generation.logprobs import chat_logprobs
 from service.api.generation.message import MessageParts
+from service.api.generation.started import start_chat, start_completion
 from service.api.generation.streams import TextDelta, TextStreams
 from service.api.http.call import Call
 from service.api.http.json_lines import JsonLineStream
@@ -132,21 +129,8 @@ async def _started_chat(call: Call, model: ServedModel, body: OllamaChatRequest 
 async def _started_completion(call: Call, model: ServedModel, body: OllamaGenerateRequest) -> _Started:
     if body.think is not None:
         call.ignore(["think"])
-    asked = body.continuation()
-    options, infill = asked.options, infill_for(asked, model.tokenizer)
-    rules = await completion_rules(call, model, options)
-    streams = submit(
-        call,
-        model,
-        options,
-        await call.make_prompt(completion_prompts, body, model),
-        rules,
-        prefix="gen-",
-        param="prompt",
-        default_max_tokens=None,
-        more_stop_ids=frozenset() if infill is None else infill.end_ids,
-    )
-    return _Started(options, streams, MessageParts(rules))
+    begun = await start_completion(call, model, body, prefix="gen-")
+    return _Started(begun.options, begun.streams, MessageParts(begun.rules))
 
 
 async def _answer(call: Call, model: ServedModel, body: OllamaRequest, started: _Started, load_s: float) -> Response:

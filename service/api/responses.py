@@ -15,11 +15,12 @@ from service.api.answers.generation import TokenLogprob
 from service.api.answers.responses import ResponseEvent, ResponseObject, ResponseStatus, ResponseUsage
 from service.api.answers.service import RenderedPrompt
 from service.api.dependencies import OpenCall
-from service.api.generation.chat_answers import StartedChat, start_chat
-from service.api.generation.logprobs import chat_logprobs, is_long_to_write
+from service.api.generation.answer import answer
+from service.api.generation.logprobs import chat_logprobs
 from service.api.generation.message import MessageParts
 from service.api.generation.response_items import Event, ResponseOutput
 from service.api.generation.sealed import seal
+from service.api.generation.started import StartedChat, start_chat
 from service.api.generation.streams import TextDelta
 from service.api.http.call import Call
 from service.api.http.errors import error_answer
@@ -61,34 +62,21 @@ async def create_response(
     body = await memory.continued(call, body)
     chat = await start_chat(call, model, body, prefix=new_id_prefix())
     keeping, key = memory.keeping(call, body, chat.streams.id), call.seal_key
-    answer = _ResponseAnswer(chat, body, created_at, keeping, seal=partial(seal, key=key))
+    writer = _ResponseAnswer(chat, body, created_at, keeping, seal=partial(seal, key=key))
     if body.background:
-        return await begin_in_background(call, chat, answer)
-    if body.stream:
-        events = _events(chat, answer)
-        return NamedEventStream(events, sequences=chat.streams, deadline=call.deadline)
-    with chat.streams, answer.kept():
-        [deltas] = await call.unless_disconnected(chat.streams.collect())
-
-        def end() -> ResponseObject:
-            for delta in deltas:
-                answer.push(delta)
-            return answer.end()
-
-        is_long = is_long_to_write(chat.streams, chat.options)
-        response = await call.run_in_thread(end) if is_long else end()
-        await answer.keeping.write(response)
-    return await call.run_in_thread(lambda: JSONResponse(response)) if is_long else JSONResponse(response)
+        return await begin_in_background(call, chat, writer)
+    with contextlib.nullcontext() if body.stream else writer.kept():
+        return await answer(call, chat.streams, chat.options, writer, NamedEventStream, keep=keeping.write)
 
 
-async def begin_in_background(call: Call, chat: StartedChat, answer: "_ResponseAnswer") -> Response:
+async def begin_in_background(call: Call, chat: StartedChat, writer: "_ResponseAnswer") -> Response:
     """Answer that a response has begun; it goes on once that is sent, as part of the request."""
-    queued = answer.response("queued")
+    queued = writer.response("queued")
     async with contextlib.AsyncExitStack() as ends:
         ends.enter_context(chat.streams)
-        await ends.enter_async_context(answer.keeping.claimed())
-        await answer.keeping.write_state(queued)
-        return _Queued(queued, ends.pop_all(), lambda: _make_in_background(call, chat, answer))
+        await ends.enter_async_context(writer.keeping.claimed())
+        await writer.keeping.write_state(queued)
+        return _Queued(queued, ends.pop_all(), lambda: _make_in_background(call, chat, writer))
 
 
 class _Queued(JSONResponse):
@@ -107,52 +95,27 @@ class _Queued(JSONResponse):
             await self._work()
 
 
-async def _make_in_background(call: Call, chat: StartedChat, answer: "_ResponseAnswer") -> None:
+async def _make_in_background(call: Call, chat: StartedChat, writer: "_ResponseAnswer") -> None:
     async def make() -> None:
         async for _, delta in chat.streams.deltas():
-            is_first = answer.status == "queued"
-            answer.push(delta)
+            is_first = writer.status == "queued"
+            writer.push(delta)
             if is_first:
                 with contextlib.suppress(ResponsesUnavailable):  # the next state is written all the same
-                    await answer.keeping.write_state(answer.response(answer.status))
+                    await writer.keeping.write_state(writer.response(writer.status))
 
-    with answer.kept():
+    with writer.kept():
         try:
-            if not await answer.keeping.until_ended(call.deadline.within(make())):
+            if not await writer.keeping.until_ended(call.deadline.within(make())):
                 return
-            response = answer.end()
+            response = writer.end()
         except Exception as error:
             failure = error_answer(error, chat.streams.id)
             call.log_fields["error_code"] = failure.body["error"]["code"]
             code = "server_error" if failure.status >= SERVER_ERROR else "invalid_prompt"
-            response = answer.response("failed")
+            response = writer.response("failed")
             response["error"] = {"code": code, "message": failure.body["error"]["message"]}
-        await answer.keeping.write_state(response, within_s=LAST_WRITE_S)
-
-
-async def _events(chat: StartedChat, answer: "_ResponseAnswer") -> AsyncIterator[Sequence[Event]]:
-    number = 0
-
-    def numbered(events: Iterable[Event]) -> list[Event]:
-        nonlocal number
-        result = [event | {"sequence_number": number + i} for i, event in enumerate(events)]
-        number += len(result)
-        return result
-
-    with answer.kept():
-        async for _, delta in chat.streams.deltas():
-            events: list[Event] = []
-            if number == 0:
-                begun = answer.response("in_progress")
-                events = [{"type": f"response.{kind}", "response": begun} for kind in ("created", "in_progress")]
-            events += answer.push(delta)
-            if delta.finish_reason is not None:
-                response = answer.end()
-                yield numbered([*events, *answer.last_events])
-                await answer.keeping.write(response)
-                events = [{"type": f"response.{response['status']}", "response": response}]
-            if events:
-                yield numbered(events)
+        await writer.keeping.write_state(response, within_s=LAST_WRITE_S)
 
 
 class _ResponseAnswer:
@@ -166,7 +129,7 @@ class _ResponseAnswer:
         keeping: Keeping,
         seal: Callable[[str], str],
     ) -> None:
-        self.last_events: list[Event] = []  # of the items that `end` has closed
+        self._last_events: list[Event] = []  # of the items that `end` has closed
         self.keeping = keeping
         self.status: ResponseStatus = "queued" if body.background else "in_progress"
         self._chat = chat
@@ -176,6 +139,38 @@ class _ResponseAnswer:
         self._output = ResponseOutput(body.offered_tools, seal if body.has_sealed_thinking else None)
         self._logprobs: list[TokenLogprob] = []  # of tokens whose text is not complete yet
         self._reason = FinishReason.STOP
+
+    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> ResponseObject:
+        """Return the complete response."""
+        [deltas] = collected
+        for delta in deltas:
+            self.push(delta)
+        return self.end()
+
+    async def events(self) -> AsyncIterator[Sequence[Event]]:
+        """Yield the events of a stream; the response is kept before the last one."""
+        number = 0
+
+        def numbered(events: Iterable[Event]) -> list[Event]:
+            nonlocal number
+            result = [event | {"sequence_number": number + i} for i, event in enumerate(events)]
+            number += len(result)
+            return result
+
+        with self.kept():
+            async for _, delta in self._chat.streams.deltas():
+                events: list[Event] = []
+                if number == 0:
+                    begun = self.response("in_progress")
+                    events = [{"type": f"response.{kind}", "response": begun} for kind in ("created", "in_progress")]
+                events += self.push(delta)
+                if delta.finish_reason is not None:
+                    response = self.end()
+                    yield numbered([*events, *self._last_events])
+                    await self.keeping.write(response)
+                    events = [{"type": f"response.{response['status']}", "response": response}]
+                if events:
+                    yield numbered(events)
 
     def push(self, delta: TextDelta) -> list[Event]:
         """Add the next text and return its events."""
@@ -192,7 +187,7 @@ class _ResponseAnswer:
 
     def end(self) -> ResponseObject:
         """Close the last item and return the whole response."""
-        self.last_events = list(self._output.close(self._reason))
+        self._last_events = list(self._output.close(self._reason))
         return self.response("incomplete" if self._reason is FinishReason.LENGTH else "completed")
 
     def kept(self) -> AbstractContextManager[None]:

@@ -5,7 +5,7 @@ import threading
 import pytest
 from tokenizers import AddedToken
 
-from service.api.completions import SHORT_PROMPT_CHARS
+from service.api.generation.started import SHORT_PROMPT_CHARS
 from service.text.generation_defaults import GenerationDefaults
 from service.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import END, MAX_MODEL_LEN, TOKENIZER, Service, tokens

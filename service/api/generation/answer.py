@@ -1,6 +1,6 @@
 """From running sequences to the answer of a request: streamed as they go on, or collected and written at their end."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from starlette.responses import JSONResponse, Response
@@ -14,24 +14,26 @@ from service.api.http.sse import EventStream
 type Events = AsyncIterator[Sequence[Mapping[str, Any]]]
 
 
-class Writer(Protocol):
+class Writer[D: Mapping[str, Any]](Protocol):
     """Writes the answers to one request as their interface has them."""
 
     def events(self) -> Events:
         """Yield the events of a stream; those of one item are sent together."""
         ...
 
-    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> Mapping[str, Any]:
+    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> D:
         """Return the complete answer, from all that each choice consists of."""
         ...
 
 
-async def answer(
+async def answer[D: Mapping[str, Any]](
     call: Call,
     streams: TextStreams,
     options: Options,
-    writer: Writer,
+    writer: Writer[D],
     respond: Callable[..., Response] = EventStream,
+    *,
+    keep: Callable[[D], Awaitable[None]] | None = None,
 ) -> Response:
     """Return the response to a request.
 
@@ -41,6 +43,7 @@ async def answer(
         options: the request's.
         writer: writes the answer.
         respond: makes a response of events, as `EventStream` does.
+        keep: is given a complete answer before it is sent.
 
     Raises:
         ClientDisconnected, DeadlineExceeded: the client or the time was gone first.
@@ -51,7 +54,10 @@ async def answer(
     with streams:
         collected = await call.unless_disconnected(streams.collect())
 
-    def write() -> JSONResponse:
-        return JSONResponse(writer.whole(collected))
+    async def made[T](make: Callable[[], T]) -> T:
+        return await call.run_in_thread(make) if is_long_to_write(streams, options) else make()
 
-    return await call.run_in_thread(write) if is_long_to_write(streams, options) else write()
+    document = await made(lambda: writer.whole(collected))
+    if keep is not None:
+        await keep(document)
+    return await made(lambda: JSONResponse(document))

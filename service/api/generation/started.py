@@ -1,18 +1,22 @@
-"""The answers to a chat, from its messages to running sequences, for every interface that has chats."""
+"""The answers to chats and the continuations of texts, from what is asked to running sequences, for every interface."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from service.api.conversation import Options
 from service.api.generation.admission import cache_salt_of, max_tokens_of, submit
-from service.api.generation.answer_rules import AnswerRules, chat_rules
+from service.api.generation.answer_rules import AnswerRules, chat_rules, completion_rules
 from service.api.generation.chat_prompt import Conversational, chat_prompt, conversation_of
+from service.api.generation.completion_prompts import Continuing, completion_prompts, infill_for
 from service.api.generation.images import made_prompt
 from service.api.generation.streams import TextStreams
 from service.api.http.call import Call
+from service.api.schema.token_ids import TokenIds
 from service.api.served import ServedModel
 from service.text.tokenizer import Tokenizer
 
+# Tokenizing a shorter text, or checking fewer ids, takes less time than passing it to a thread.
+SHORT_PROMPT_CHARS = 2048
 MOST_CHARS = 16  # of a token of a prediction, by which a longer one is cut before it is encoded
 
 
@@ -57,6 +61,44 @@ async def start_chat(call: Call, model: ServedModel, body: Conversational, *, pr
         prediction=prediction,
     )
     return StartedChat(options, prompt.ids, streams, rules, model.tokenizer)
+
+
+class StartedCompletion(NamedTuple):
+    """Texts whose continuations are being generated."""
+
+    options: Options
+    prompts: Sequence[TokenIds]
+    streams: TextStreams
+    rules: AnswerRules
+
+
+async def start_completion(
+    call: Call, model: ServedModel, body: Continuing, *, prefix: str, default_max_tokens: int | None = None
+) -> StartedCompletion:
+    """Tokenize texts and submit their continuations.
+
+    Raises:
+        RequestError: as `infill_for`, `completion_prompts`, `completion_rules` and `submit`.
+    """
+    asked = body.continuation()
+    options, infill = asked.options, infill_for(asked, model.tokenizer)
+    if call.has_long_body or sum(map(len, (*asked.prompts, asked.suffix))) > SHORT_PROMPT_CHARS:
+        prompts = await call.make_prompt(completion_prompts, body, model)
+    else:
+        prompts = completion_prompts(body, model.prompt_model)
+    rules = await completion_rules(call, model, options)
+    streams = submit(
+        call,
+        model,
+        options,
+        prompts,
+        rules,
+        prefix=prefix,
+        param="prompt",
+        default_max_tokens=default_max_tokens,
+        more_stop_ids=frozenset() if infill is None else infill.end_ids,
+    )
+    return StartedCompletion(options, prompts, streams, rules)
 
 
 async def _predicted(call: Call, model: ServedModel, prediction: str | None) -> tuple[int, ...]:
