@@ -240,6 +240,8 @@ def fitting_shapes(model: str, device: str, num_seqs: int, kv_dtype: str = "auto
         config = with_kept_bits(whole, formats.quantization, mesh, in_any_case=in_any_case)
         config = without_slow_images(config, formats, mesh)
         kernel = choose_kernels(mesh.devices[0], head_shapes(config, formats, mesh))
+        if in_any_case and kernel.obstacle is not None:
+            break  # as `choose_engine_spec`
         with suppress(DoesNotFit):
             return choose_shapes(settings, config, formats, mesh, usable_memory_bytes(chips), kernel=kernel)
     return None

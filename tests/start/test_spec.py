@@ -39,8 +39,9 @@ def plan(
     number: int, limit_bytes: int = LIMIT_BYTES, quantized: Mapping[str, Any] | None = None, **settings
 ) -> EngineSpec:
     """Plan the demo model on GPUs, or on TPUs as if it were quantized."""
-    client, platform = SimpleNamespace(platform_version="1"), "gpu" if quantized is None else "tpu"
-    devices = [NamedDevice(index, platform, client=client, limit_bytes=limit_bytes) for index in range(number)]
+    client = SimpleNamespace(platform_version="1")
+    kind = ("gpu", "L4") if quantized is None else ("tpu", "TPU v6 lite")
+    devices = [NamedDevice(index, *kind, client=client, limit_bytes=limit_bytes) for index in range(number)]
     # Work space that the limits below leave room for, and contexts of which every slot has a whole one.
     chosen = Settings(**{"max_prefill_tokens": 256, "max_model_len": 1024} | settings)
     located = locate(str(DEMO), LocalSource)
