@@ -17,7 +17,7 @@ from service.settings.compiler import dispatch_to_gpus_asynchronously, names_pla
 from service.start.context import StartContext
 from service.start.conversions import find_conversion
 from service.start.devices import Devices
-from service.start.imports import quick_jax_import
+from service.start.imports import quick_google_import, quick_jax_import
 from service.start.progress import Phase
 from service.storage.location import parse_location
 from service.storage.retry import TransferLimits
@@ -128,7 +128,7 @@ def locate_checkpoint(context: StartContext) -> LocatedCheckpoint:
         SettingsError: an address is malformed.
     """
     settings = context.settings
-    with context.progress.phase(Phase.LOCATE) as facts:
+    with context.progress.phase(Phase.LOCATE) as facts, quick_google_import():
         uri, config_uri, tokenizer_uri = checkpoint_uri(settings), settings.model_config_uri, settings.tokenizer_uri
         open_pinned = opener(settings, context.generations)
         converted = find_conversion(settings, uri, open_pinned)

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -67,6 +69,19 @@ import etils.epath, filelock
 print(json.dumps({"searched": searched, "packages": len(list(importlib.metadata.distributions())) > 20}))
 """
 
+METADATA = """
+import json, sys
+from service.start.imports import quick_google_import
+with quick_google_import():
+    import google.auth
+    from google.auth.transport.requests import Request
+    credentials, _ = google.auth.default()
+    credentials.refresh(Request())
+imported = "cryptography" in sys.modules
+from google.auth import jwt
+print(json.dumps([credentials.token, imported, callable(jwt.encode)]))
+"""
+
 DATACLASSES = """
 import json, os, unittest
 from service.start.imports import begin_quick_imports
@@ -113,6 +128,29 @@ def test_a_model_that_existed_at_the_end_of_a_start_is_freed_all_the_same():
 
 def test_jax_is_imported_without_what_only_compiling_needs_and_has_all_of_it_when_asked():
     assert begin(IMPORT_JAX) == {"searched": [], "packages": True}
+
+
+def test_a_token_of_a_metadata_server_needs_no_cryptography_which_is_there_when_asked():
+    class MetadataServer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            document = {"email": "account@project.example", "access_token": "secret", "expires_in": 3600}
+            content = b"project" if "project-id" in self.path else json.dumps(document).encode()
+            self.send_response(200)
+            for name, value in {"Metadata-Flavor": "Google", "Content-Type": "application/json"}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), MetadataServer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        told = begin(METADATA, GCE_METADATA_HOST=address, GCE_METADATA_IP=address, HOME="/nonexistent")
+        server.shutdown()
+    assert told == ["secret", False, True]
 
 
 def test_dataclasses_pass_the_tests_of_the_library():
