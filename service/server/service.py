@@ -16,6 +16,7 @@ from service.observability.metrics import Metrics
 from service.server.key_file import open_keys
 from service.server.watchdog import watch
 from service.settings import Settings
+from service.start.imports import quick_fastapi_import
 from service.start.progress import Phase, StartProgress
 
 if TYPE_CHECKING:
@@ -253,7 +254,8 @@ class Service:
     def import_api(self, _: "StartContext") -> None:
         """Import FastAPI and assemble the API; its imports hold the GIL."""
         with self.start_progress.phase(Phase.IMPORT, "api"):
-            from service.server.assembly import Api
+            with quick_fastapi_import():
+                from service.server.assembly import Api
 
             self._api = Api(self, self.settings, self.metrics, self.keys)
 

@@ -145,6 +145,21 @@ def quick_google_import() -> Iterator[None]:
 
 
 @contextmanager
+def quick_fastapi_import() -> Iterator[None]:
+    """Let classes of pydantic build their schemas at first use: FastAPI has 37 for a document that few ask for."""
+    if not has_tweaks():
+        yield
+        return
+    from pydantic import BaseModel
+
+    BaseModel.model_config["defer_build"] = True
+    try:
+        yield
+    finally:
+        del BaseModel.model_config["defer_build"]
+
+
+@contextmanager
 def deferred(names: Collection[str]) -> Iterator[None]:
     """Defer the execution of modules imported inside this block until one of their attributes is read.
 

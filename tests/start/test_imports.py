@@ -82,6 +82,19 @@ from google.auth import jwt
 print(json.dumps([credentials.token, imported, callable(jwt.encode)]))
 """
 
+FASTAPI = """
+import json
+from pydantic import BaseModel
+from service.start.imports import quick_fastapi_import
+with quick_fastapi_import():
+    from fastapi.openapi.models import OpenAPI
+was_built = OpenAPI.__pydantic_complete__
+document = OpenAPI(openapi="3.1.0", info={"title": "API", "version": "1"}, paths={})
+class Body(BaseModel):
+    text: str
+print(json.dumps([was_built, document.info.title, OpenAPI.__pydantic_complete__, Body.__pydantic_complete__]))
+"""
+
 DATACLASSES = """
 import json, os, unittest
 from service.start.imports import begin_quick_imports
@@ -151,6 +164,10 @@ def test_a_token_of_a_metadata_server_needs_no_cryptography_which_is_there_when_
         told = begin(METADATA, GCE_METADATA_HOST=address, GCE_METADATA_IP=address, HOME="/nonexistent")
         server.shutdown()
     assert told == ["secret", False, True]
+
+
+def test_fastapi_builds_the_schemas_of_its_document_when_they_are_used_and_others_are_built_at_once():
+    assert begin(FASTAPI) == [False, "API", True, True]
 
 
 def test_dataclasses_pass_the_tests_of_the_library():
