@@ -42,6 +42,44 @@ async def test_the_work_is_cancelled_and_over_when_the_client_leaves():
     with pytest.raises(ClientDisconnected):
         await cancel_on_disconnect(leaves, endless(ended))
     assert ended
+    assert asyncio.current_task().cancelling() == 0
+    await asyncio.sleep(0)  # the task goes on
+
+
+async def test_a_broken_connection_is_one_that_the_client_has_left():
+    async def broken():
+        raise ConnectionResetError
+
+    with pytest.raises(ClientDisconnected):
+        await cancel_on_disconnect(broken, endless([]))
+
+
+async def test_work_that_ends_by_an_error_of_its_own_raises_that_though_the_client_has_left():
+    async def fails():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("mine") from None
+
+    with pytest.raises(ValueError, match="mine"):
+        await cancel_on_disconnect(leaves, fails())
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_another_cancellation_stays_one_though_the_client_leaves_too():
+    has_left = asyncio.Event()
+
+    async def leaves_later():
+        await has_left.wait()
+        return {"type": "http.disconnect"}
+
+    handler = asyncio.create_task(cancel_on_disconnect(leaves_later, endless([])))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    has_left.set()
+    handler.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await handler
 
 
 async def test_a_server_that_stops_the_handler_stops_the_work():
