@@ -1,7 +1,6 @@
 """The threads in which requests are tokenized and rendered, and large answers written."""
 
 import asyncio
-import contextlib
 import contextvars
 import threading
 import weakref
@@ -73,14 +72,13 @@ class TextThreads:
         def run(inbox: Inbox | None) -> None:
             try:
                 finish = partial(made.set_result, context.run(work))
-            except Exception as error:
-                finish = partial(made.set_exception, error)
-            except BaseException as panic:  # of a native library; a task that awaits it takes it for its own end
-                bug = RuntimeError("a native library panicked")
-                bug.__cause__ = panic
-                finish = partial(made.set_exception, bug)
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+            except BaseException as error:
+                finish = partial(made.set_exception, _raised(error))
+            try:
                 loop.call_soon_threadsafe(end, finish, inbox)
+            except RuntimeError:  # the loop is closed
+                if inbox is not None:
+                    inbox.put(None)
             del finish  # an error refers to this frame
 
         if is_long:
@@ -106,6 +104,15 @@ class TextThreads:
             self._resting.append(inbox)
         else:
             inbox.put(None)
+
+
+def _raised(error: BaseException) -> Exception:
+    """Return what a task can be given that awaits work: it would take a native library's panic for its own end."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    bug = RuntimeError(f"work in a thread has raised {type(error).__name__}")
+    bug.__cause__ = error
+    return bug
 
 
 def _serve(inbox: Inbox) -> None:
