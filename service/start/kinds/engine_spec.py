@@ -250,10 +250,8 @@ def choose_engine_spec(
     located: LocatedCheckpoint,
     devices: Sequence[Device],
     *,
-    num_engines: int | None = None,
     memory_share: float = 1.0,
     kernel_fault: str | None = None,
-    keeps_bits: bool = False,
 ) -> EngineSpec:
     """Choose devices, dtype and sizes, and compute the bundle key.
 
@@ -265,10 +263,8 @@ def choose_engine_spec(
         settings: the operator's settings.
         located: the checkpoint.
         devices: all devices of this host.
-        num_engines: with the same weights, on equal parts of the devices; None for as many as DATA_PARALLEL says.
         memory_share: the model's share of their memory.
         kernel_fault: what a check has found wrong with the usual attention kernel, which the reference then replaces.
-        keeps_bits: whether a checkpoint's 4 bits stay in any case.
 
     Raises:
         UnsupportedModel: the family or a feature of this model is not supported.
@@ -277,32 +273,53 @@ def choose_engine_spec(
         DoesNotFit: the devices are too small.
         UnknownDeviceMemory: an accelerator does not report its memory.
     """
-    if num_engines is None:
-        is_open = devices[0].platform != "cpu" and (settings.data_parallel == "auto" or not settings.tensor_parallel)
+    is_open = devices[0].platform != "cpu" and (settings.data_parallel == "auto" or not settings.tensor_parallel)
 
-        def planned(*, keeps_bits: bool) -> EngineSpec:
-            def plan(number: int) -> EngineSpec:
-                return choose_engine_spec(
-                    *(settings, located, devices),
-                    num_engines=number,
-                    memory_share=memory_share,
-                    kernel_fault=kernel_fault,
-                    keeps_bits=keeps_bits,
-                )
+    def planned(*, keeps_bits: bool) -> EngineSpec:
+        def plan(number: int) -> EngineSpec:
+            return _plan_engines(
+                *(settings, located, devices, number),
+                memory_share=memory_share,
+                kernel_fault=kernel_fault,
+                keeps_bits=keeps_bits,
+            )
 
-            return choose_data_parallel(plan, settings.data_parallel, len(devices) if is_open else 1)
+        return choose_data_parallel(plan, settings.data_parallel, len(devices) if is_open else 1)
 
-        try:
-            return planned(keeps_bits=False)
-        except DoesNotFit:
-            config = read_config(located.uri, located.hub_config, settings.max_model_len)
-            if not _has_bits_to_keep(config, settings.quantization, devices[0].platform):
-                raise
-            spec = planned(keeps_bits=True)
-            if spec.kernel.obstacle is not None:  # the reference's scores take gigabytes that no plan knows
-                raise
-            logger.info("the weights stay in 4 bits, which are slower here: in 8 or more they do not fit")
-            return spec
+    try:
+        return planned(keeps_bits=False)
+    except DoesNotFit:
+        config = read_config(located.uri, located.hub_config, settings.max_model_len)
+        if not _has_bits_to_keep(config, settings.quantization, devices[0].platform):
+            raise
+        spec = planned(keeps_bits=True)
+        if spec.kernel.obstacle is not None:  # the reference's scores take gigabytes that no plan knows
+            raise
+        logger.info("the weights stay in 4 bits, which are slower here: in 8 or more they do not fit")
+        return spec
+
+
+def _plan_engines(
+    settings: Settings,
+    located: LocatedCheckpoint,
+    devices: Sequence[Device],
+    num_engines: int,
+    *,
+    memory_share: float,
+    kernel_fault: str | None,
+    keeps_bits: bool,
+) -> EngineSpec:
+    """Plan so many engines with the same weights, on equal parts of the devices; see `choose_engine_spec`.
+
+    Args:
+        settings: the operator's settings.
+        located: the checkpoint.
+        devices: all devices of this host.
+        num_engines: how many.
+        memory_share: the model's share of their memory.
+        kernel_fault: what a check has found wrong with the usual attention kernel.
+        keeps_bits: whether a checkpoint's 4 bits stay in any case.
+    """
     config = read_config(located.uri, located.hub_config, settings.max_model_len)
     log_unknown_keys(located.uri, located.hub_config)
     parts = split_devices(devices, data_parallel=num_engines, tensor_parallel=settings.tensor_parallel)
