@@ -49,20 +49,11 @@ class StepCosts:
         return self._decode_s[min(self._decode_s, key=lambda known: abs(known - num_seqs))]
 
     def more_s(self, num_rows: int, num_tokens: int) -> float:
-        """Return how much longer a step takes with rows of drafts.
+        """Return how much longer a step takes with rows of drafts; what was never measured is tried.
 
-        One that was never measured takes no less than a step that does less, nor than its part of one that does more.
-        So little is tried for the first time where more was too slow.
+        So a single step that was slow by chance ends no drafts of other lengths.
         """
-        room, size = self._key(num_rows, num_tokens)
-        if (more_s := self._more_s.get((room, size))) is not None:
-            return more_s
-        bounds = (
-            known_s if tokens <= size else known_s / (1 << (tokens - size))
-            for (rows, tokens), known_s in self._more_s.items()
-            if rows == room or (rows < room) == (tokens <= size)
-        )
-        return max(bounds, default=0.0)
+        return self._more_s.get(self._key(num_rows, num_tokens), 0.0)
 
     def observe_model(self, num_seqs: int, length: int, elapsed_s: float) -> None:
         """Take the time in which a draft model drafted at most `length` tokens for each of some sequences."""
