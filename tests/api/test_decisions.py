@@ -205,3 +205,10 @@ async def test_a_long_body_is_answered_too():
     answer = await service.decide(PREDICATE, CHOICE, input="red " * 20_000)
     assert answer.status_code == 200, answer.text
     assert [len(prompt) > 80_000 for prompt in service.prompts] == [True, True]
+
+
+@pytest.mark.parametrize("kind", [True, [], {}, 1, None])
+async def test_a_question_whose_type_is_no_text_has_none(kind):
+    answer = await Decisions().decide(PREDICATE, PREDICATE | {"type": kind})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "questions[1].type"

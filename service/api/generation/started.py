@@ -34,7 +34,7 @@ async def start_chat(call: Call, model: ServedModel, body: Conversational, *, pr
     """Render a chat and submit its sequences.
 
     Raises:
-        RequestError: as `conversation_of`, `see`, `make_prompt`, `chat_rules` and `submit`.
+        RequestError: as `conversation_of`, `made_prompt`, `chat_rules` and `submit`.
     """
     conversation = conversation_of(body, call.seal_key)
     options, at = conversation.options, conversation.at

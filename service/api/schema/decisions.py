@@ -196,7 +196,7 @@ Question.kinds = KINDS
 
 def _kind(value: Any) -> str | None:
     stated = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return None if stated is None else f"{UNION_MEMBER}{stated}]"
+    return f"{UNION_MEMBER}{stated}]" if isinstance(stated, str) else None
 
 
 AnyQuestion = Annotated[
