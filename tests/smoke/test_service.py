@@ -88,7 +88,7 @@ def test_pytest_tests_a_deployed_service_check_by_check(service):
     assert re.search(r"^8 passed, \d+ skipped, \d+ deselected", ran.stdout, re.MULTILINE), ran.stdout
     collect = [*command, "--collect-only"]
     ran = subprocess.run(collect, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
-    assert "(10 deselected)" in ran.stdout, ran.stdout
+    assert re.search(r"\(\d+ deselected\)", ran.stdout), ran.stdout
     assert "test_deployed[" not in ran.stdout
 
 
