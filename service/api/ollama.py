@@ -6,16 +6,27 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
 from service.api.answers.generation import TokenLogprob
-from service.api.answers.ollama import OllamaChat, OllamaEmbedding, OllamaEmbeddings, OllamaGenerated
+from service.api.answers.ollama import (
+    AnsweredMessage,
+    AnswerFacts,
+    Durations,
+    MessagePart,
+    OllamaChat,
+    OllamaEmbedding,
+    OllamaEmbeddings,
+    OllamaFunction,
+    OllamaGenerated,
+)
 from service.api.conversation import Options
 from service.api.dependencies import OpenCall
 from service.api.generation.answer import answer
@@ -36,12 +47,15 @@ from service.api.schema.ollama import (
 from service.api.served import ServedEncoder, ServedModel
 from service.api.vectors.encoding import encode_body, token_ids
 from service.api.vectors.numbers import cut, size_of
+from service.engine.request import FinishReason
 from service.errors import UnknownModel
 
 router = APIRouter(tags=["ollama"])
 
 LATEST = ":latest"  # the tag of a model whose name has none
 NANOSECONDS = 10**9
+
+type Answer = OllamaChat | OllamaGenerated
 
 
 @router.post("/api/chat", responses=answers(OllamaChat, *GENERATION_ERRORS, lines=OllamaChat))
@@ -139,16 +153,25 @@ async def _answer(call: Call, model: ServedModel, body: OllamaRequest, started: 
     return await answer(call, started.streams, started.options, writer, respond)
 
 
+@dataclass
+class _OpenCall:
+    """A call of a function whose arguments come to be."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 class _OllamaAnswer:
     """An answer as it comes to be."""
 
     def __init__(self, call: Call, model: ServedModel, body: OllamaRequest, started: _Started, load_s: float) -> None:
         self._call, self._model, self._body, self._load_s = call, model, body, load_s
         self._streams, self._parts = started.streams, started.parts
-        self._tool_call: dict[str, Any] | None = None  # whose arguments are not complete yet, as text
+        self._tool_call: _OpenCall | None = None  # whose arguments are not complete yet
         self._num_calls = 0
 
-    async def events(self) -> AsyncIterator[Sequence[dict[str, Any]]]:
+    async def events(self) -> AsyncIterator[Sequence[Answer]]:
         """Yield the objects of a stream."""
         async for _, delta in self._streams.deltas():
             objects = [self.part(message) for message in self._push(delta)]
@@ -156,38 +179,40 @@ class _OllamaAnswer:
                 objects = objects or [self.part({"content": ""})]
                 objects[0]["logprobs"] = logprobs
             if delta.finish_reason is not None:
-                objects.append(self.part({"content": ""}, **self._end(delta)))
+                objects.append(self.part({"content": ""}, self._end(delta)))
             if objects:
                 yield objects
 
-    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> dict[str, Any]:
+    def whole(self, collected: Sequence[Sequence[TextDelta]]) -> Answer:
         """Return the answer as one object."""
         [deltas] = collected
-        texts: dict[str, str] = {"content": ""}
-        calls: list[dict[str, Any]] = []
-        for delta in deltas:
-            for message in self._push(delta):
-                calls += message.get("tool_calls", ())
-                for name in message.keys() - {"tool_calls"}:
-                    texts[name] = texts.get(name, "") + message[name]
-        message = {**texts, "tool_calls": calls} if calls else texts
-        logprobs = self._logprobs(deltas)
-        return self.part(message, **({"logprobs": logprobs} if logprobs else {}), **self._end(deltas[-1]))
+        message: MessagePart = {"content": ""}
+        for part in (part for delta in deltas for part in self._push(delta)):
+            if "content" in part:
+                message["content"] = message.get("content", "") + part["content"]
+            if "thinking" in part:
+                message["thinking"] = message.get("thinking", "") + part["thinking"]
+            if "tool_calls" in part:
+                message["tool_calls"] = [*message.get("tool_calls", ()), *part["tool_calls"]]
+        facts = self._end(deltas[-1])
+        if logprobs := self._logprobs(deltas):
+            facts["logprobs"] = logprobs
+        return self.part(message, facts)
 
-    def part(self, message: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    def part(self, message: MessagePart, facts: AnswerFacts | None = None) -> Answer:
         """Return an object with some of the message, or all of it."""
-        head = {"model": self._body.model, "created_at": _now()}
-        return {**head, **_stated(self._body, message), "done": False, **fields}
+        return _stated(self._body, message, facts or {"done": False})
 
-    def _push(self, delta: TextDelta) -> Iterator[dict[str, Any]]:
+    def _push(self, delta: TextDelta) -> Iterator[MessagePart]:
         """Yield the parts of the message that the next text completes: texts at once, and calls as a whole."""
         for part in self._parts.push(delta):
             for call in part.get("tool_calls", ()):
                 if "id" in call:
                     yield from self._complete_call()
-                    self._tool_call = {"id": call["id"], **call["function"]}
+                    function = call["function"]
+                    self._tool_call = _OpenCall(call["id"], function.get("name", ""), function["arguments"])
                 elif self._tool_call is not None:
-                    self._tool_call["arguments"] += call["function"]["arguments"]
+                    self._tool_call.arguments += call["function"]["arguments"]
             if "tool_calls" not in part:
                 yield from self._complete_call()
                 if "content" in part:
@@ -197,15 +222,16 @@ class _OllamaAnswer:
         if delta.finish_reason is not None:
             yield from self._complete_call()
 
-    def _complete_call(self) -> Iterator[dict[str, Any]]:
+    def _complete_call(self) -> Iterator[MessagePart]:
         """Yield the call that has ended, unless a limit cut it."""
         call, self._tool_call = self._tool_call, None
         if call is None:
             return
         with contextlib.suppress(ValueError):
-            function = {"index": self._num_calls, "name": call["name"], "arguments": from_json(call["arguments"])}
+            arguments = from_json(call.arguments)
+            function = OllamaFunction(index=self._num_calls, name=call.name, arguments=arguments)
             self._num_calls += 1
-            yield {"tool_calls": [{"id": call["id"], "function": function}]}
+            yield {"tool_calls": [{"id": call.id, "function": function}]}
 
     def _logprobs(self, deltas: Sequence[TextDelta]) -> list[TokenLogprob]:
         if not self._body.logprobs:
@@ -213,13 +239,13 @@ class _OllamaAnswer:
         tokens = [token for delta in deltas for token in delta.content_tokens]
         return chat_logprobs(self._model.tokenizer, tokens)["content"]
 
-    def _end(self, last: TextDelta) -> dict[str, Any]:
+    def _end(self, last: TextDelta) -> AnswerFacts:
         usage, clock = self._streams.usage(), self._call.clocks[-1]
         end_s = clock.last_token_s or time.perf_counter()
         first_s = clock.first_token_s or end_s
         return {
             "done": True,
-            "done_reason": str(last.finish_reason),
+            "done_reason": "stop" if last.finish_reason is FinishReason.STOP else "length",
             **_durations(self._call, self._load_s),
             "prompt_eval_count": usage["prompt_tokens"],
             "prompt_eval_duration": _nanoseconds(first_s - (clock.scheduled_s or clock.submitted_s)),
@@ -230,15 +256,19 @@ class _OllamaAnswer:
 
 def _loaded(body: OllamaRequest) -> Response:
     """Return the answer to a request for nothing but a loaded model."""
-    head = {"model": body.model, "created_at": _now(), **_stated(body, {"content": ""})}
-    return JSONResponse({**head, "done": True, "done_reason": "load"})
+    return JSONResponse(_stated(body, {"content": ""}, {"done": True, "done_reason": "load"}))
 
 
-def _stated(body: OllamaRequest, message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message as the answers to chats, or those to prompts, have it."""
+def _stated(body: OllamaRequest, message: MessagePart, facts: AnswerFacts) -> Answer:
+    """Return an object as the answers to chats, or those to prompts, have it."""
+    model, created_at = body.model, datetime.now(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(body, OllamaChatRequest):
-        return {"message": {"role": "assistant", "content": "", **message}}
-    return {"response": message.get("content", ""), **{name: message[name] for name in message.keys() - {"content"}}}
+        stated: AnsweredMessage = {"role": "assistant", "content": "", **message}
+        return OllamaChat(model=model, created_at=created_at, message=stated, **facts)
+    made = OllamaGenerated(model=model, created_at=created_at, response=message.get("content", ""), **facts)
+    if "thinking" in message:
+        made["thinking"] = message["thinking"]
+    return made
 
 
 async def _timed[M](load: Callable[[str], Awaitable[M]], name: str) -> tuple[M, float]:
@@ -263,14 +293,10 @@ async def _vectors(call: Call, model: ServedEncoder, body: OllamaEmbedRequest) -
     return await call.run_in_thread(vectors.tolist), sum(map(len, texts))
 
 
-def _durations(call: Call, load_s: float) -> dict[str, int]:
+def _durations(call: Call, load_s: float) -> Durations:
     total_s = time.perf_counter() - call.arrived_s
     return {"total_duration": _nanoseconds(total_s), "load_duration": _nanoseconds(load_s)}
 
 
 def _nanoseconds(seconds: float) -> int:
     return max(0, int(seconds * NANOSECONDS))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")

@@ -29,36 +29,52 @@ class OllamaCall(TypedDict):
     function: OllamaFunction
 
 
-class AnsweredMessage(TypedDict):
+class ThinkingAndCalls(TypedDict, total=False):
+    """What a message may have beside its content."""
+
+    thinking: str
+    """The thinking before the answer; absent if there is none."""
+    tool_calls: list[OllamaCall]
+    """Each with its arguments complete; absent if there is none."""
+
+
+class MessagePart(ThinkingAndCalls, total=False):
+    """What a part of an answer adds to the assistant's message."""
+
+    content: str
+
+
+class AnsweredMessage(ThinkingAndCalls):
     """The assistant's message, or a part of it."""
 
     role: Literal["assistant"]
     content: str
-    thinking: NotRequired[str | None]
-    """The thinking before the answer; absent if there is none."""
-    tool_calls: NotRequired[list[OllamaCall] | None]
-    """Each with its arguments complete; absent if there is none."""
 
 
-class OllamaPart(TypedDict):
+class AnswerFacts(TypedDict):
+    """What an answer, or a part of it, says beside its text."""
+
+    done: bool
+    """Whether the answer is complete; the fields below are those of a complete one."""
+    logprobs: NotRequired[list[TokenLogprob]]
+    """If the request asks for them, of a part too."""
+    done_reason: NotRequired[Literal["stop", "length", "load"]]
+    total_duration: NotRequired[int]
+    """Nanoseconds since the request arrived; the others alike."""
+    load_duration: NotRequired[int]
+    prompt_eval_count: NotRequired[int]
+    """Tokens of the prompt."""
+    prompt_eval_duration: NotRequired[int]
+    eval_count: NotRequired[int]
+    """Tokens of the answer."""
+    eval_duration: NotRequired[int]
+
+
+class OllamaPart(AnswerFacts):
     """An answer, or a part of it."""
 
     model: str
     created_at: str
-    done: bool
-    """Whether the answer is complete; the fields below are those of a complete one."""
-    logprobs: NotRequired[list[TokenLogprob] | None]
-    """If the request asks for them, of a part too."""
-    done_reason: NotRequired[Literal["stop", "length", "load"] | None]
-    total_duration: NotRequired[int | None]
-    """Nanoseconds since the request arrived; the others alike."""
-    load_duration: NotRequired[int | None]
-    prompt_eval_count: NotRequired[int | None]
-    """Tokens of the prompt."""
-    prompt_eval_duration: NotRequired[int | None]
-    eval_count: NotRequired[int | None]
-    """Tokens of the answer."""
-    eval_duration: NotRequired[int | None]
 
 
 class OllamaChat(OllamaPart):
@@ -71,18 +87,23 @@ class OllamaGenerated(OllamaPart):
     """The answer of POST /api/generate."""
 
     response: str
-    thinking: NotRequired[str | None]
+    thinking: NotRequired[str]
     """The thinking before the answer; absent if there is none."""
 
 
-class OllamaEmbeddings(TypedDict):
+class Durations(TypedDict):
+    """How long a request took."""
+
+    total_duration: int
+    """Nanoseconds since it arrived."""
+    load_duration: int
+
+
+class OllamaEmbeddings(Durations):
     """The answer of POST /api/embed."""
 
     model: str
     embeddings: list[list[float]]
-    total_duration: int
-    """In nanoseconds."""
-    load_duration: int
     prompt_eval_count: int
     """Tokens of the texts."""
 

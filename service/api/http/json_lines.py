@@ -3,7 +3,7 @@
 Source: https://github.com/ollama/ollama/blob/main/docs/api.md#streaming-responses
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, override
 
@@ -22,16 +22,16 @@ class JsonLineStream(EventStream):
 
     def __init__(
         self,
-        documents: AsyncIterator[Sequence[dict[str, Any]]],
+        documents: AsyncIterator[Sequence[Mapping[str, Any]]],
         *,
         sequences: AbstractContextManager[object],
         deadline: Deadline,
-        nothing: dict[str, Any],
+        nothing: Mapping[str, Any],
     ) -> None:
         """Create the response; `nothing` is an object without text, since a line cannot be a comment."""
         super().__init__(documents, sequences=sequences, deadline=deadline)
         self.keep_alive = self.frame(nothing)
 
     @override
-    def frame(self, document: dict[str, Any]) -> bytes:
+    def frame(self, document: Mapping[str, Any]) -> bytes:
         return single_line(to_json(document)) + b"\n"

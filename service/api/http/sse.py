@@ -6,7 +6,7 @@ Source: https://platform.openai.com/docs/api-reference/chat-streaming, https://h
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, override
 
@@ -27,7 +27,7 @@ KEEP_ALIVE_S = 15.0  # between two looks for a stream that sends nothing
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-def frame(document: dict[str, Any]) -> bytes:
+def frame(document: Mapping[str, Any]) -> bytes:
     """Return one event, a single line."""
     return b"data: " + single_line(to_json(document)) + b"\n\n"
 
@@ -41,7 +41,7 @@ class EventStream(StreamingResponse):
 
     def __init__(
         self,
-        documents: AsyncIterator[Sequence[dict[str, Any]]],
+        documents: AsyncIterator[Sequence[Mapping[str, Any]]],
         *,
         sequences: AbstractContextManager[object],
         deadline: Deadline,
@@ -62,11 +62,11 @@ class EventStream(StreamingResponse):
         self._num_sent = 0
         self._keeping_alive = asyncio.Lock()  # held while something is sent that is no event
 
-    def frame(self, document: dict[str, Any]) -> bytes:
+    def frame(self, document: Mapping[str, Any]) -> bytes:
         """Return one event."""
         return frame(document)
 
-    def failure(self, body: dict[str, Any]) -> bytes:
+    def failure(self, body: Mapping[str, Any]) -> bytes:
         """Return the last event of a stream that fails, from the body that an earlier failure would have had."""
         return self.frame(body)
 
@@ -139,7 +139,7 @@ class MessageStream(EventStream):
     keep_alive = b'event: ping\ndata: {"type":"ping"}\n\n'
 
     @override
-    def frame(self, document: dict[str, Any]) -> bytes:
+    def frame(self, document: Mapping[str, Any]) -> bytes:
         return f"event: {document['type']}\n".encode() + super().frame(document)
 
 
@@ -153,12 +153,12 @@ class NamedEventStream(EventStream):
     _next_number = 0
 
     @override
-    def frame(self, document: dict[str, Any]) -> bytes:
+    def frame(self, document: Mapping[str, Any]) -> bytes:
         self._next_number = document["sequence_number"] + 1
         return f"event: {document['type']}\n".encode() + super().frame(document)
 
     @override
-    def failure(self, body: dict[str, Any]) -> bytes:
+    def failure(self, body: Mapping[str, Any]) -> bytes:
         error = body["error"]
         fields = {name: error[name] for name in ("code", "message", "param")}
         return self.frame({"type": "error", **fields, "sequence_number": self._next_number})
