@@ -7,7 +7,6 @@ from service.device.native.library import native_code
 from service.engine.request import Medium, PlacedMedium, Request, Sampling
 from service.engine.shapes import RowShapes
 from service.kernels.native_pages import NativePagedAttention
-from service.models.weight_spec import bare_name
 from service.observability.model_metrics import ModelMetrics
 from tests.engine.running import run, tokens_of
 from tests.engine.test_seeing import REFERENCE, check_probabilities, events_of, parts, runner_of
@@ -42,7 +41,7 @@ def shapes_of(name):
 def gemma(request, tmp_path_factory):
     """Return one whose steps hold the longest picture, and whose pictures are padded to 2 or 7 rows."""
     name = request.param
-    tensors = {bare_name(key): tensor for key, tensor in gemma4_tensors(name).items()}
+    tensors = gemma4_tensors(name)
     sizes = {"max_model_len": 64, "num_pages": 60, "max_prefill_tokens": 12, "skips_padding": True}
     runner = runner_of(
         GEMMA4_CONFIGS[name], tensors, tmp_path_factory.mktemp(name), shapes_of(name), kernel=NATIVE, **sizes

@@ -14,7 +14,6 @@ from service.kernels.native_pages import NativePagedAttention
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.layer_groups import encoder_groups, layer_groups
 from service.models.registry import read_config
-from service.models.weight_spec import bare_name
 from service.observability.model_metrics import ModelMetrics
 from tests.engine.running import run, tokens_of
 from tests.engine.test_seeing import REFERENCE, check_probabilities, events_of, parts, runner_of
@@ -52,8 +51,7 @@ def runner(request, tmp_path_factory) -> Runner:
     tokens, kernel = request.param
     folder = tmp_path_factory.mktemp("gemma3")
     sizes = {"max_model_len": 80, "num_pages": 60, "max_prefill_tokens": tokens, "skips_padding": True}
-    tensors = {bare_name(name): tensor for name, tensor in gemma_tensors().items()}
-    return runner_of(GEMMA_CONFIG, tensors, folder, shapes_of, kernel=kernel, **sizes)
+    return runner_of(GEMMA_CONFIG, gemma_tensors(), folder, shapes_of, kernel=kernel, **sizes)
 
 
 def seeing(name: str, shown=None, *, ids=None, max_tokens=MAX_TOKENS, **options) -> Request:

@@ -21,9 +21,9 @@ from service.models.decoder import Decoder
 from service.models.layer_groups import encoder_groups
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
-from service.models.weight_spec import bare_name
 from service.observability.model_metrics import ModelMetrics
 from service.weights.assembly import assemble_weights
+from service.weights.names import resolve
 from tests.engine.running import collect, tokens_of
 from tests.engine.test_engine import FailingRunner
 from tests.parity.vision_cases import (
@@ -61,7 +61,9 @@ REFERENCE = PagedReference()
 def runner_of(config, tensors, folder, shapes_of, *, kernel=REFERENCE, **sizes):
     save_file(tensors, folder / "model.safetensors")
     model, mesh = Decoder(read_config("test", config), kernel=kernel), DeviceMesh((jax.devices()[0],))
-    weights = assemble_weights(model.weight_specs(), load_file(folder / "model.safetensors"), mesh=mesh)
+    stored, specs = load_file(folder / "model.safetensors"), model.weight_specs()
+    found = resolve("test", specs, {"model.safetensors": stored}).tensors
+    weights = assemble_weights(specs, {name: stored[own.name] for name, own in found.items()}, mesh=mesh)
     groups = encoder_groups(model.config.image_encoder, model.weight_specs())
     sizes = {"num_slots": 3, "num_pages": 36, "max_model_len": 48, "max_prefill_tokens": 8} | sizes
     shapes = EngineShapes(page_size=4, row_tokens=4, has_sampling_variants=False, media=shapes_of(len(groups)), **sizes)
@@ -100,8 +102,7 @@ def mistral_runner(tmp_path_factory):
         size = MISTRAL_CONFIG["vision_config"]["patch_size"]
         return RowShapes(8, 3, (2, 7), num_parts, (4, 3 * size**2))
 
-    tensors = {bare_name(name): tensor for name, tensor in mistral_tensors().items()}
-    return runner_of(MISTRAL_CONFIG, tensors, tmp_path_factory.mktemp("mistral3"), shapes_of)
+    return runner_of(MISTRAL_CONFIG, mistral_tensors(), tmp_path_factory.mktemp("mistral3"), shapes_of)
 
 
 @pytest.fixture(scope="module")

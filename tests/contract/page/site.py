@@ -67,7 +67,7 @@ class Site:
     def __init__(self, service):
         self.service = service
         self.decided = asyncio.Event()
-        self.is_live, self.is_draining = True, False
+        self.is_live, self.is_draining, self.num_early = True, False, 0
         self.url = ""
         self.finish_start()
 
