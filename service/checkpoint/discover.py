@@ -14,7 +14,6 @@ from service.checkpoint.adapters.locate import LocatedAdapter, locate_adapter
 from service.checkpoint.adapters.peft import CONFIG as ADAPTER_CONFIG
 from service.checkpoint.file_set import FileSet, OpenSource
 from service.checkpoint.head import with_head
-from service.checkpoint.head_tensors import with_tensor_names
 from service.checkpoint.image_encoder import with_image_encoder
 from service.checkpoint.layout import (
     GENERATION_CONFIG,
@@ -42,9 +41,10 @@ from service.checkpoint.sentence_files import (
     weights_of_modules,
     with_tokenizer_config,
 )
+from service.checkpoint.stored_names import names_by_file
 from service.checkpoint.weight_files import choose_weights
 from service.errors import AmbiguousCheckpoint, MissingFile
-from service.models.eagle3 import is_eagle3
+from service.models.eagle3 import TENSORS, is_eagle3
 from service.models.encoders.token_heads import TOKEN_HEAD_FILES
 from service.storage.cache.cache import CheckpointCache
 from service.storage.location import GcsLocation, HubLocation, LocalLocation, Location, parse_location
@@ -153,7 +153,8 @@ def locate(
         weights = tuple(dict.fromkeys((*weights, *tokenizer.objects)))
     files = FileSet(source, weights, folders[0].folder)
     if is_head and isinstance(layout, SnapshotLayout):
-        hub_config = with_tensor_names(files, layout, hub_config, cache)
+        names = names_by_file(files, layout, cache).values()  # which decide whether it has embeddings of its own
+        hub_config = {**hub_config, TENSORS: tuple(sorted(name for own in names for name in own))}
         return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer)
     hub_config = with_score_token_ids(source.uri, hub_config, tokenizer.source, tokenizer.objects)
     if isinstance(layout, SnapshotLayout):

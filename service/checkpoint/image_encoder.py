@@ -12,12 +12,11 @@ from typing import Any
 from service.checkpoint.file_set import FileSet
 from service.checkpoint.head import EMBED, UNEMBED
 from service.checkpoint.layout import SnapshotLayout
-from service.checkpoint.stored_names import headers_of, indexed_names, open_ranges
+from service.checkpoint.stored_names import names_by_file
 from service.errors import CheckpointError
 from service.models.decoder_weights import decoder_weight_specs
 from service.models.registry import OWN_HEAD, READS_IMAGES, read_config
 from service.storage.cache.cache import CheckpointCache
-from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.names import resolve
 from service.weights.stacked_experts import single_names
 
@@ -47,14 +46,10 @@ def with_image_encoder(
         specs = decoder_weight_specs(config)
         of_text = {spec.name for spec in decoder_weight_specs(replace(config, image_encoder=None))}
         of_images = {source.name for spec in specs if spec.name not in of_text for source in spec.sources}
-        tensors_of = indexed_names(layout)
-        if not tensors_of:
-            with open_ranges(files, cache) as ranges:
-                headers = headers_of(layout.weights, ranges, RetryBudget(TransferLimits()))
-            tensors_of = {file: list(header.entries) for file, header in headers.items()}
         heads = {spec.sources[0].name for spec in specs if spec.name in (EMBED, UNEMBED)}
         names = [source.name for spec in specs for source in spec.sources]
-        tensors_of = {file: single_names(own, names) for file, own in tensors_of.items()}
+        stored = names_by_file(files, layout, cache)
+        tensors_of = {file: single_names(own, names) for file, own in stored.items()}
         tensors = resolve(uri, specs, tensors_of, optional=of_images | heads, zeros=frozenset).tensors
     except CheckpointError as error:
         logger.info("whether images are read is chosen by config.json", extra={"uri": uri, "reason": str(error)})

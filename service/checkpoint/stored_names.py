@@ -9,7 +9,7 @@ from service.checkpoint.layout import SnapshotLayout
 from service.storage.cache.cache import CachedSource, CheckpointCache
 from service.storage.objects import ObjectInfo, RangeSource
 from service.storage.open_files import FolderRanges, OpenFile
-from service.storage.retry import RetryBudget
+from service.storage.retry import RetryBudget, TransferLimits
 from service.weights.headers import read_headers
 from service.weights.safetensors import Header
 
@@ -33,6 +33,19 @@ def indexed_names(layout: SnapshotLayout) -> dict[str, list[str]]:
     for name, file in (layout.index or {}).items():
         tensors_of.setdefault(file, []).append(name)
     return tensors_of
+
+
+def names_by_file(files: FileSet, layout: SnapshotLayout, cache: CheckpointCache | None) -> dict[str, list[str]]:
+    """Return the names of each file's tensors, by the index or, without one, by the files' headers.
+
+    Raises:
+        CheckpointError: a file cannot be read, or is none of weights.
+    """
+    if tensors_of := indexed_names(layout):
+        return tensors_of
+    with open_ranges(files, cache) as ranges:
+        headers = headers_of(layout.weights, ranges, RetryBudget(TransferLimits()))
+    return {file: list(header.entries) for file, header in headers.items()}
 
 
 def headers_of(files: Iterable[ObjectInfo], ranges: RangeSource, budget: RetryBudget) -> dict[str, Header]:

@@ -1,4 +1,4 @@
-"""Which positions of a sequence a draft model or a head has computed.
+"""The positions of each sequence for which a draft model or a head has keys and values.
 
 Every page of the target has a twin under the same number, where what drafts keeps its keys and values of the same
 positions. A page that the prefix cache has found counts as computed if its twin was written for the same text, which

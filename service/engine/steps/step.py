@@ -138,7 +138,7 @@ def run_layer_group(
         group: the layers.
         weights: theirs.
         state: their cache, and the features; None of an engine that keeps none.
-        inputs: of the layers.
+        inputs: the tokens of the step as layers take them, and the layers whose inputs become features.
     """
     layers, places, taps = jax.tree.map(jnp.asarray, inputs)
     cache, features = state

@@ -107,7 +107,7 @@ class DraftSpec:
 
         Args:
             shapes: the sizes of the target's engine.
-            vocab_size: of the target.
+            vocab_size: the target's, of which every draft is a token.
             parts: of the target's engine, with the weights of both.
             state: of the target's engine.
         """
