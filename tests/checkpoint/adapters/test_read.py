@@ -28,6 +28,8 @@ from service.weights.low_rank import LowRankUpdate
 from service.weights.quantization import quantize_rows
 from tests.checkpoint.streamed import CONFIG as BASE_CONFIG
 from tests.checkpoint.streamed import OBJECTS, SPECS, TENSORS
+from tests.checkpoint.test_text_of_image_models import CASES as IMAGE_MODELS
+from tests.checkpoint.test_text_of_image_models import TEXT_CLASS
 from tests.fault_proxy import Fault
 from tests.gcs import GcsBucket
 from tests.parity.family_cases import FAMILY_CASES
@@ -115,6 +117,22 @@ def test_names_with_and_without_the_prefix_of_a_head_are_those_of_one_layer(tmp_
     bare = {name.replace("model.model.", "model."): tensor for name, tensor in UPDATES.items()}
     assert bare.keys() != UPDATES.keys()
     assert read(written(tmp_path / "a", bare)).keys() == read(written(tmp_path / "b")).keys()
+
+
+@pytest.mark.parametrize("name", IMAGE_MODELS)
+def test_an_adapter_of_a_text_that_its_own_class_held_is_that_of_the_whole_model(tmp_path: Path, name: str):
+    specs = decoder_weight_specs(read_config("m", json.loads(json.dumps(IMAGE_MODELS[name][0]))))
+    sources = {source.name: source for spec in specs for source in spec.sources}
+    [own] = [own for own in sources if "layers.0.mlp.down_proj" in own and TEXT_CLASS.match(own)]
+    num_out, num_in = sources[own].shape
+    shapes = {"A": (RANK, num_in), "B": (num_out, RANK)}
+    found = []
+    for module in (own, TEXT_CLASS.sub("model.", own)):
+        stem = f"base_model.model.{module.removesuffix('.weight')}"
+        tensors = {f"{stem}.lora_{part}.weight": np.ones(shape, np.float32) for part, shape in shapes.items()}
+        found.append(read(written(tmp_path / f"{len(found)}", tensors), specs))
+    whole, text = found
+    assert text.keys() == whole.keys() == {own}
 
 
 def without(*names: str) -> dict[str, np.ndarray]:
