@@ -1,11 +1,14 @@
 """Several tokens a step beside one: tokens a second with and without drafts, taken in turns, in one process.
 
     python -m benchmarks.speculation [--quantization int8] [--runs 5] [--quick] [--only oracle,copy | --only draft]
+    python -m benchmarks.speculation --only copy --peer
 
 The model has the shapes of SmolLM2-135M and random weights, so that what it writes is known to nobody at temperature 1.
 A text that it should write is imposed by a rule that allows one token at a time, with drafts and without.
 
-With `--only draft` all layers but the first quarter add nothing, and a draft model has only those: it is always right.
+With `--peer` llama.cpp writes the same text as the copy, in turns, with and without the drafts of llama-cpp-python's
+prompt lookup. With `--only draft` all layers but the first quarter add nothing, and a draft model has only those: it is
+always right.
 """
 
 import argparse
@@ -27,7 +30,9 @@ from jaxtyping import UInt
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.checkpoint import SMOLLM_135M, TINY, Geometry, make_checkpoint, write_weights
+from benchmarks.contenders import Worker
 from benchmarks.machine import begun
+from benchmarks.peers.environment import LLAMACPP
 from service.engine.drafter import Drafter
 from service.engine.engine import Engine
 from service.engine.request import Request, Sampling
@@ -98,7 +103,7 @@ class Bench:
 
     def __init__(self, runner: Runner, vocab_size: int, runs: int, drafter: Drafter | None = None) -> None:
         self.drafter = drafter
-        self._runner, self._runs, self.vocab_size = runner, runs, vocab_size
+        self._runner, self.runs, self.vocab_size = runner, runs, vocab_size
         self.random = random.Random(1)
         self.shapes = runner.shapes
 
@@ -112,7 +117,7 @@ class Bench:
         """Return the median tokens a second of both, and what became of the drafts."""
         without, with_drafts, ratios, differing, policy, num_tokens = [], [], [], [], None, 0
         processor_ratios = []
-        for _ in range(self._runs):
+        for _ in range(self.runs):
             begin_s = time.process_time()
             plain_s, plain = self._run(requests(), None)
             policy, between_s = speculation(), time.process_time()
@@ -178,7 +183,20 @@ def edited_file(draw: random.Random, vocab_size: int) -> tuple[tuple[int, ...], 
     return tuple(prompt), [token_id for line in lines for token_id in line]
 
 
-def measure(bench: Bench, only: set[str], num_slots: int) -> dict[str, Any]:
+def compare_lookup(worker: Worker, asked: Sequence[int], answer: Sequence[int], runs: int) -> dict[str, Any]:
+    """Return how much faster llama.cpp is with its drafts."""
+    turns = [[worker.ask("look_up", [list(asked), list(answer)], most) for most in (0, 7)] for _ in range(runs)]
+    ratios = [plain["decode_s"] / drafted["decode_s"] for plain, drafted in turns]
+    return {
+        "ratio": round(statistics.median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "processor_ratio": round(statistics.median(a["processor_s"] / b["processor_s"] for a, b in turns), 3),
+        "steps": turns[0][1]["steps"],
+        "tokens": len(answer),
+    }
+
+
+def measure(bench: Bench, only: set[str], num_slots: int, peer: Worker | None = None) -> dict[str, Any]:
     """Return the figures of every task."""
     shapes = bench.shapes
     results: dict[str, Any] = {}
@@ -225,6 +243,9 @@ def measure(bench: Bench, only: set[str], num_slots: int) -> dict[str, Any]:
             ],
             lambda: Speculation(shapes),
         )
+        if peer is not None:
+            results["copy, llama.cpp"] = compare_lookup(peer, asked, answer, bench.runs)
+            print("copy, llama.cpp", json.dumps(results["copy, llama.cpp"]), flush=True)
     for count in (1, 8, 32):
         if "random" in only and count <= num_slots:
             task(f"random {count}", partial(random_texts, count), lambda: Speculation(shapes))
@@ -279,6 +300,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--quick", action="store_true", help="use a tiny model, to test the benchmark itself")
     parser.add_argument("--only", default="oracle,copy,random,half")
+    parser.add_argument("--peer", action="store_true", help="measure llama.cpp's prompt lookup beside the copy")
     options = parser.parse_args()
     folder = ROOT / ".cache" / "bench"
     geometry, name = (TINY, "tiny-float32") if options.quick else (SMOLLM_135M, "llama-135m-float32")
@@ -304,8 +326,15 @@ def main() -> None:
     running: Any = loaded.running
     running.thread.stop()
     bench = Bench(running._runners[0], geometry.vocab_size, options.runs, running._drafters.get(0))
-    results = begun("benchmarks.speculation") | {"tasks": measure(bench, set(options.only.split(",")), options.slots)}
-    print(json.dumps(results))
+    peer = None
+    if options.peer:
+        gguf = checkpoint.with_name(checkpoint.name + ("-q8_0.gguf" if options.quantization == "int8" else ".gguf"))
+        command = [str(LLAMACPP.python(folder / "llamacpp")), "-m", "benchmarks.peers.llamacpp"]
+        peer = Worker([*command, str(checkpoint), str(gguf), "1", "1024"], folder / "llamacpp.log")
+    tasks = measure(bench, set(options.only.split(",")), options.slots, peer)
+    if peer is not None:
+        peer.close()
+    print(json.dumps(begun("benchmarks.speculation") | {"tasks": tasks}))
 
 
 if __name__ == "__main__":

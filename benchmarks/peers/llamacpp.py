@@ -10,6 +10,7 @@ matrices. Without limits it takes 32 sequences of 512 tokens.
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,41 @@ class BatchedContext:
                 done.append(token_id)
         return {"token_ids": output}
 
+    def look_up(self, asked: list[list[int]], num_drafts: int) -> dict[str, Any]:
+        """Continue a prompt by an imposed text, drafted by llama-cpp-python's prompt lookup.
+
+        Args:
+            asked: the prompt and the text.
+            num_drafts: the most tokens of a draft; 0 drafts none.
+        """
+        from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+        prompt, text = asked
+        memory = self._lib.llama_get_memory(self._context)
+        self._lib.llama_memory_clear(memory, False)
+        draft = LlamaPromptLookupDecoding(num_pred_tokens=num_drafts)
+        self._batch.n_tokens = 0
+        for position, token_id in enumerate(prompt):
+            self._add(token_id, position, 0, is_sampled=position == len(prompt) - 1)
+        self._decode([len(prompt) - 1])
+        begin_s, num_steps, known = time.perf_counter(), 0, [*prompt, text[0]]
+        begin_processor_s = time.process_time()
+        while (done := len(known) - len(prompt)) < len(text):
+            drafted = [int(token_id) for token_id in draft(np.array(known))][: len(text) - done] if num_drafts else []
+            self._batch.n_tokens = 0
+            for place, token_id in enumerate([known[-1], *drafted]):
+                self._add(token_id, len(known) - 1 + place, 0, is_sampled=True)
+            self._decode(range(1 + len(drafted)))
+            rest = text[done:]
+            accepted = next(
+                (n for n, pair in enumerate(zip(drafted, rest, strict=False)) if pair[0] != pair[1]), len(drafted)
+            )
+            known += rest[: accepted + 1]
+            self._lib.llama_memory_seq_rm(memory, 0, len(known) - 1, -1)
+            num_steps += 1
+        decode_s, processor_s = time.perf_counter() - begin_s, time.process_time() - begin_processor_s
+        return {"token_ids": [text], "decode_s": decode_s, "processor_s": processor_s, "steps": num_steps}
+
     def _add(self, token_id: int, position: int, sequence: int, *, is_sampled: bool) -> None:
         batch, row = self._batch, self._batch.n_tokens
         batch.token[row], batch.pos[row] = token_id, position
@@ -105,7 +141,7 @@ def load() -> tuple[Mapping[str, Generate], dict[str, Any]]:
     sequences, context_tokens = map(int, sys.argv[3:]) if len(sys.argv) > 3 else LIMITS
     context = BatchedContext(str(gguf), num_threads, sequences, context_tokens)
     system = llama_cpp.llama_print_system_info().decode().strip()
-    return {"generate": context.generate}, {
+    return {"generate": context.generate, "look_up": context.look_up}, {
         "llama_cpp_python": llama_cpp.__version__,
         "threads": num_threads,
         "system": system,
