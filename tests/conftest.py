@@ -53,6 +53,17 @@ MADE_ONCE = (
 MAX_GROWTH_BYTES = 250 * 2**20  # of a worker's memory, beyond which it drops the programs that it has compiled
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for no garbage among what is imported, neither now nor in the tests: it stays for as long as they run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config, items):
     """Group tests by the costly fixture that they share, or by their file if it has fixtures of its own."""

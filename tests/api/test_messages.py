@@ -3,7 +3,6 @@
 import json
 import random
 
-import anthropic
 import httpx2
 import pytest
 from pydantic import BaseModel
@@ -15,7 +14,8 @@ from tests.api.scripted_engine import MODEL, TOKENIZER, Service, tokens
 from tests.api.test_structured import text_of
 from tests.api.test_tools import ONE, SCHEMA, TWO, service_of
 
-pytestmark = pytest.mark.anyio
+# Importing Anthropic's client takes three seconds of a processor: one worker does, when it runs these tests.
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("anthropic")]
 
 WEATHER = {"name": "weather", "description": "Now.", "input_schema": SCHEMA}
 CLOCK = {"name": "clock", "input_schema": {"type": "object", "properties": {}}}
@@ -38,6 +38,8 @@ def talker(text, *, reason=FinishReason.STOP, template=TURNS, **settings):
 
 
 def api_of(service, **options):
+    import anthropic
+
     transport = httpx2.ASGITransport(service.app)
     client = httpx2.AsyncClient(transport=transport, base_url="http://test")
     options = {"api_key": "none"} | options
@@ -49,6 +51,8 @@ async def create(service, **fields):
 
 
 async def refusal(service=None, **fields):
+    import anthropic
+
     with pytest.raises(anthropic.BadRequestError) as refused:
         await create(service or service_of(ONE), **fields)
     assert refused.value.type == "invalid_request_error"
@@ -542,6 +546,8 @@ async def test_errors_from_anywhere_have_anthropics_shape():
 
 
 async def test_a_failure_in_a_stream_is_an_error_event():
+    import anthropic
+
     service = Service([*tokens("Hello"), RuntimeError("lost")])
     answer = await post(service, stream=True)
     name, data = answer.text.strip().split("\n\n")[-1].split("\n")
@@ -556,6 +562,8 @@ async def test_a_failure_in_a_stream_is_an_error_event():
 
 
 async def test_the_clients_own_keys_open():
+    import anthropic
+
     service = Service(api_keys=("sk-1", "sk-2"))
     for options in ({"api_key": "sk-1"}, {"api_key": None, "auth_token": "sk-2"}):
         message = await api_of(service, **options).messages.create(model=MODEL, max_tokens=8, messages=HI)

@@ -2,7 +2,6 @@
 
 import json
 
-import anthropic
 import httpx2
 import openai
 import pytest
@@ -224,6 +223,8 @@ CONTENTS = {
 
 @pytest.mark.parametrize("form", CONTENTS)
 async def test_a_messages_blocks_are_taken_back_in_every_form_of_anthropics_client(answer, form):
+    import anthropic
+
     text, parts = answer
     service = service_of(text)
     http_client = httpx2.AsyncClient(transport=httpx2.ASGITransport(service.app))

@@ -22,7 +22,6 @@ from service.storage.local import LocalSource
 from tests.levanter_run import implicit_promotion
 from tests.parity.cases import NUM_TOKENS, VOCAB_SIZE
 from tests.parity.family_cases import FAMILY_CASES
-from tests.parity.levanter_newer import NeedsExplicitAxes, drawn_run, hero_logits, qwen35_logits
 from tests.parity.test_reference_logits import logits_by_chunk
 from tests.served import DEMO
 from tests.tolerances import SAME_MODEL_ATOL
@@ -62,7 +61,7 @@ VOCABULARY = {  # the axis of the vocabulary
 }
 MODEL_TYPES = {"hero": "grug_moe", "qwen35": "qwen3_5"}
 
-# Importing Levanter takes ten seconds of a processor, so one worker runs all that does.
+# Importing Levanter takes ten seconds of a processor: one worker runs all that does, and no run that leaves them out.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("levanter")]
 
 
@@ -72,6 +71,8 @@ def save_run(folder: Path, run: dict[str, Any]) -> dict[str, np.ndarray]:
     The vocabulary has rows that no token has, as where it was made divisible among devices.
     """
     from levanter.checkpoint import save_checkpoint
+
+    from tests.parity.levanter_newer import drawn_run
 
     tree, _ = drawn_run(run, VOCAB_SIZE, MODEL_TYPES[run["type"]])
     nested: dict[str, Any] = {}
@@ -101,6 +102,8 @@ def logits_of(folder: Path, token_ids: np.ndarray, chunk: int) -> np.ndarray:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_step_says_what_levanters_source_says(name, tmp_path):
+    from tests.parity.levanter_newer import NeedsExplicitAxes, hero_logits, qwen35_logits
+
     run = RUNS[name]
     tree = save_run(tmp_path, run)
     token_ids = np.random.RandomState(7).randint(0, VOCAB_SIZE, NUM_TOKENS).astype(np.int32)

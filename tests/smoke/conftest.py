@@ -9,12 +9,9 @@ HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(config, items):
     is_deployed = config.getoption("--url") is not None
-    left_out = [
-        item
-        for item in items
-        if HERE in item.path.parents and (item.get_closest_marker("deployed") is not None) != is_deployed
-    ]
-    config.hook.pytest_deselected(items=left_out)
+    own = [item for item in items if str(item.path).startswith(f"{HERE}/")]
+    left_out = {item for item in own if (item.get_closest_marker("deployed") is not None) != is_deployed}
+    config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 
 

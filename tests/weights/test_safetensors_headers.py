@@ -74,15 +74,16 @@ def test_headers_of_files_that_are_read_at_once_have_few_bytes_together(tmp_path
 
 
 @pytest.mark.parametrize(
-    "header",
+    ("begin", "value", "end"),
     [
-        b"{" + b",".join(b'"t%d":{}' % number for number in range(300_000)) + b"}",
-        b'{"__metadata__":{' + b",".join(b'"t%d" : ""' % number for number in range(300_000)) + b"}}",
-        b'{"t":{"dtype":"F32","shape":[' + b"1," * 300_000 + b'1],"data_offsets":[0,0]}}',
+        (b"{", b'"t%d":{},', b'"t":{}}'),
+        (b'{"__metadata__":{', b'"t%d" : "",', b'"t":""}}'),
+        (b'{"t":{"dtype":"F32","shape":[', b"%d,", b'1],"data_offsets":[0,0]}}'),
     ],
     ids=["entries", "metadata", "axes"],
 )
-def test_a_header_has_few_values_besides_those_of_tensors(header):
+def test_a_header_has_few_values_besides_those_of_tensors(begin, value, end):
+    header = begin + b"".join(value % number for number in range(300_000)) + end
     with pytest.raises(MalformedCheckpoint, match="more than 10 tensors"):
         HeaderRoom(10).check(URI, FILE, header)
 

@@ -13,7 +13,9 @@ from tests.media.audio_files import audio_file, tone
 from tests.media.image_files import SIZE, image_file
 from tests.processes import is_running
 
-LONG = audio_file("flac", np.random.default_rng(0).integers(-9000, 9000, 16000 * 600).astype(np.int16))
+
+def long_sound():
+    return audio_file("flac", np.random.default_rng(0).integers(-9000, 9000, 16000 * 600).astype(np.int16))
 
 
 @pytest.fixture
@@ -50,9 +52,11 @@ def test_a_refused_file_leaves_the_process_to_the_next(processes):
 
 
 def test_a_process_is_killed_with_its_request(processes):
+    sound = long_sound()
+
     async def leave():
         before = worker_ids()
-        decoding = asyncio.ensure_future(processes.sound(LONG))
+        decoding = asyncio.ensure_future(processes.sound(sound))
         while not (started := worker_ids() - before):
             await asyncio.sleep(0.01)
         decoding.cancel()

@@ -19,7 +19,17 @@ import whisper.transcribe  # the module; the package's attribute is the function
 from whisper.tokenizer import Tokenizer
 from whisper.utils import compression_ratio
 
-from scripts import LANGUAGES, NUM_HEADS, NUM_POSITIONS, WINDOW_FRAMES, Script, attention_scores, scripts, token_logits
+from scripts import (
+    LANGUAGES,
+    NUM_HEADS,
+    NUM_POSITIONS,
+    NUM_SCRIPTS,
+    WINDOW_FRAMES,
+    Script,
+    attention_scores,
+    script_of,
+    token_logits,
+)
 
 FILE = Path(__file__).with_name("transcribe_references.json.gz")
 NUM_MELS = 1  # of which nothing depends
@@ -111,7 +121,7 @@ def main(tokens_file: str) -> None:
         mergeable_ranks={bytes.fromhex(text): token_id for text, token_id in tokens["texts"].items()},
         special_tokens=tokens["special"],
     )
-    results = [transcribed(script, encoding) for script in scripts()]
+    results = [transcribed(script_of(seed), encoding) for seed in range(NUM_SCRIPTS)]
     content = json.dumps(results, default=float, separators=(",", ":")).encode()
     FILE.write_bytes(gzip.compress(content, mtime=0))
 

@@ -42,12 +42,8 @@ class Script(NamedTuple):
     decodings: tuple[tuple[tuple[str | int, ...], float, float], ...]
 
 
-def scripts() -> list[Script]:
-    """Return all scripts."""
-    return [_script(seed) for seed in range(NUM_SCRIPTS)]
-
-
-def _script(seed: int) -> Script:
+def script_of(seed: int) -> Script:
+    """Return one of the scripts, whose seeds are below NUM_SCRIPTS."""
     random = np.random.RandomState(seed)
     is_unlikely = seed % 10 == 0
     return Script(
