@@ -275,9 +275,11 @@ def test_lines_that_are_no_requests_are_rows_of_errors(place, monkeypatch):
 def test_a_run_ends_once_more_lines_fail_than_may(place):
     place.write(a=[line(f"n{i:02d}", max_tokens=-1 if i > 9 else 3) for i in range(NUM_LINES)])
     api = EchoApi()
-    with pytest.raises(TooManyErrors, match="11 of 50 lines") as error:
+    with pytest.raises(TooManyErrors) as error:
         asyncio.run(place.run_of(api, concurrency=1, max_error_rate=0.2).run())
-    assert error.value.num_failed == 11
+    # Another line of the other open chunk may fail while the answers of the first are stored.
+    assert error.value.num_failed in (11, 12)
+    assert f"{error.value.num_failed} of 50 lines" in str(error.value)
     assert len(api.asked) < 25
     asyncio.run(place.run_of(EchoApi(), max_error_rate=0.8).run())
     assert len(place.rows()) == NUM_LINES
