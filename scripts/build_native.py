@@ -32,7 +32,7 @@ AVX512 = ("-mfma", *(f"-mavx512{name}" for name in ("f", "bw", "dq", "vl", "vnni
 INSTRUCTIONS = {
     "x86_64": {
         **{"avx2.cc": AVX2, "attention_avx2.cc": AVX2, "states_avx2.cc": AVX2},
-        **{"avx512.cc": AVX512, "avx512_int4.cc": AVX512, "attention_avx512.cc": AVX512, "states_avx512.cc": AVX512},
+        **{"avx512.cc": AVX512, "attention_avx512.cc": AVX512, "states_avx512.cc": AVX512},
         "avx512_bf16.cc": (*AVX512, "-mavx512bf16"),
     },
     "aarch64": {"neon_dotprod.cc": ("-march=armv8.2-a+dotprod",)},

@@ -1,5 +1,8 @@
 """Hardware limits of the attention kernels in plain numbers, for the kernels and their selection."""
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from service.device.native.library import NativeCode
@@ -25,6 +28,8 @@ FP8_MAX = 448.0  # the largest float8_e4m3fn
 LARGEST_CACHED = {"int8": float(INT8_MAX), "float8_e4m3fn": FP8_MAX}
 NATIVE_CACHED_DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
 NATIVE_LARGEST_HEAD_DIM = 1024
+# Of a weight in 4 bits: `kPanelRows` and `kWidened` of device/native/product.h.
+PANEL_ROWS, PART_COLUMNS = 16, 32
 SCALE_BYTES = 4  # of a cached key's or value's scale, a float32
 
 
@@ -39,6 +44,24 @@ def skips_padding(native: NativeCode, weight_dtype: str) -> bool:
         return native in (NativeCode.AVX512, NativeCode.AVX512_BF16)
     is_wide = weight_dtype in ("float32", "bfloat16", "int4")  # which is multiplied in a wide type
     return is_wide and native in (NativeCode.AVX512, NativeCode.AVX512_BF16, NativeCode.AMX)
+
+
+def serves_int4(
+    native: NativeCode, scale_dtype: np.dtype, shape: Sequence[int], *, num_groups: int, stack_axes: int = 0
+) -> bool:
+    """Return whether there are C++ products with a weight in 4 bits: of whole panels of rows, and whole vectors.
+
+    Args:
+        native: what the library offers.
+        scale_dtype: that of the scales of its groups.
+        shape: [*stack, *out, in], of several weights one after the other if there are axes of a stack.
+        num_groups: of the columns of a row.
+        stack_axes: the number of those axes.
+    """
+    is_read = scale_dtype.name in ("float32", "bfloat16")
+    num_rows, num_in = math.prod(shape[stack_axes:-1]), shape[-1]
+    is_whole = num_rows % PANEL_ROWS == 0 and num_in % (PART_COLUMNS * num_groups) == 0
+    return native.has_products and is_read and is_whole
 
 
 def vector_bytes(cached_head_dim: int, dtype: np.dtype) -> int:

@@ -17,6 +17,7 @@ from service.models.quantization import zero_name
 from service.models.weight_spec import WeightSpec
 from service.weights.cast import cast_into
 from service.weights.headers import check_tensors
+from service.weights.interleaved import interleave, interleaved_names
 from service.weights.low_rank import Update
 from service.weights.populated import populated_memory
 from service.weights.quantization import RowQuantizer, UnquantizableRow, checked_scales
@@ -71,6 +72,7 @@ class Assembly:
         self._num_missing = {spec.name: math.prod(spec.shape) for spec in specs}  # elements, by weight
         self._quantizers: dict[tuple[str, int], RowQuantizer] = {}  # by weight and the index of its source
         self._scales = {spec.scale for spec in specs}
+        self._interleaved = interleaved_names(self._by_name) if mesh is not None and mesh.is_host else frozenset()
         self._faults: dict[str, tuple[str, str]] = {}  # by the name of a source: a tensor of it and the reason
         self._arrays: dict[str, np.ndarray] = {}
         self._placed: dict[str, jax.Array] = {}
@@ -199,8 +201,9 @@ class Assembly:
             array = self._arrays.pop(name)
             for index in range(len(self._by_name[name].sources)):
                 self._quantizers.pop((name, index), None)  # it refers to the array
+        laid_out = interleave(array) if name in self._interleaved else array
         # The transfer must be complete before the host memory counts as released.
-        placed = mesh.put(array, self._by_name[name].axes).block_until_ready()
+        placed = mesh.put(laid_out, self._by_name[name].axes).block_until_ready()
         with self._lock:
             self._placed[name] = placed
         self._on_placed(array)

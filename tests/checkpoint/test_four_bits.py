@@ -23,6 +23,7 @@ from service.observability.progress import Progress
 from service.settings import Settings
 from service.start.kinds.engine_spec import EngineSpec, choose_engine_spec
 from service.storage.local import LocalSource
+from tests.checkpoint.in_rows import in_rows
 from tests.checkpoint.quantized_formats import FORMATS
 from tests.checkpoint.test_stored_formats import UP, replaced, save, written
 from tests.parity.test_reference_logits import logits_by_chunk
@@ -40,12 +41,12 @@ def load(folder: Path, **settings: str) -> tuple[EngineSpec, dict[str, jax.Array
     return spec, loaded.weights
 
 
-def widened(weights: dict[str, jax.Array], name: str) -> np.ndarray:
+def widened(weights: dict[str, np.ndarray], name: str) -> np.ndarray:
     """Return a weight as its integers, scales and zero points stand for it."""
-    values, scale = np.asarray(weights[name]).astype(np.float32), np.asarray(weights[f"{name}.scale"])
+    values, scale = weights[name].astype(np.float32), weights[f"{name}.scale"]
     groups = values.reshape(*scale.shape, -1)
     if (zero := weights.get(f"{name}.zero")) is not None:
-        groups = groups - np.asarray(zero)[..., None]
+        groups = groups - zero[..., None]
     return (groups * scale[..., None]).reshape(values.shape)
 
 
@@ -55,6 +56,7 @@ def test_weights_are_exactly_what_the_checkpoint_stands_for_in_4_bits(name: str,
     spec, weights = load(save(tmp_path, tensors, FORMATS[name][0], num_files=3), quantization="int4")
     assert spec.number_formats["quantization"] == "int4"
     assert weights["layers.1.down"].dtype == jnp.int4
+    weights = in_rows(spec.specs, weights)
     for layer, module, weight in ((1, "mlp.down", "down"), (3, "self_attn.o", "output")):
         stored = wide[f"model.layers.{layer}.{module}_proj.weight"]
         np.testing.assert_array_equal(widened(weights, f"layers.{layer}.{weight}"), stored)
@@ -71,7 +73,8 @@ def test_the_logits_are_those_of_the_same_weights_in_float32(tmp_path: Path):
     spec, weights = load(save(tmp_path, written("awq")[0], FORMATS["awq"][0]), quantization="int4")
     model = Decoder(spec.config, products=choose_products(spec.mesh, FLOAT32), quantization=spec.formats.quantization)
     kept = {name for name, array in weights.items() if array.dtype == jnp.int4}
-    wide = {name: jnp.asarray(widened(weights, name)) if name in kept else weights[name] for name in weights}
+    rows = in_rows(spec.specs, weights)
+    wide = {name: jnp.asarray(widened(rows, name)) if name in kept else weights[name] for name in weights}
     made = logits_by_chunk(model, weights, TOKEN_IDS, 4)
     plain = WithWideLayers(spec.config, products=model.products, quantization=spec.formats.quantization)
     expected = logits_by_chunk(plain, wide, TOKEN_IDS, 4)
@@ -124,11 +127,12 @@ def test_layers_of_a_wide_checkpoint_become_4_bits_and_groups_of_32():
     spec, weights = load(DEMO, quantization="int4")
     assert spec.number_formats["quantization"] == "int4"
     assert weights["embed"].dtype == jnp.int8
+    rows = in_rows(spec.specs, weights)
     for name, kept in stored.items():
         if name.startswith("layers.") and f"{name}.scale" in weights:
             assert (weights[name].dtype, weights[f"{name}.scale"].dtype) == (jnp.int4, jnp.bfloat16)
             assert weights[f"{name}.scale"].shape == (*kept.shape[:-1], kept.shape[-1] // 32)
-            error = widened(weights, name) - np.asarray(kept, np.float32)
+            error = widened(rows, name) - np.asarray(kept, np.float32)
             assert np.sqrt(np.mean(error**2)) < 0.08 * np.std(kept.astype(np.float32))
     assert spec.weights_bytes < 0.2 * wide.weights_bytes
 

@@ -5,17 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from service.device.native.library import native_code
+from service.device.native.library import NativeCode, native_code
+from service.kernels.limits import serves_int4
 from service.kernels.products.linear import Products, linear
-from service.kernels.products.native import native_float32, serves_int4
+from service.kernels.products.native import native_float32
 from service.kernels.products.quantized import GroupedWeight
+from service.weights.interleaved import interleave
 
 pytestmark = pytest.mark.skipif(not native_code().has_products, reason="no native products")
 needs_quantized = pytest.mark.skipif(
-    not native_code().rounds_tokens, reason="tokens are not quantized on this processor"
+    not native_code().quantizes_parts, reason="tokens are not quantized on this processor"
 )
 QUANTIZES = [False, pytest.param(True, marks=needs_quantized)]
-SHAPES = [(32, 1, 32), (576, 33, 32), (128, 700, 128), (1056, 17, 96), (1600, 5, 160), (8192, 9, 8192)]
+SHAPES = [(32, 16, 32), (576, 48, 32), (128, 704, 128), (1056, 32, 96), (1600, 16, 160), (8192, 16, 8192)]
 PART = 32  # columns of a token with one scale
 FORMS = [
     (jnp.float32, True),
@@ -34,9 +36,13 @@ def numbers(num_tokens: int, num_in: int, num_out: int, group: int, dtype=jnp.bf
 
 
 def product(x: jax.Array, weight: GroupedWeight, *, quantizes=False, spans: np.ndarray | None = None) -> np.ndarray:
-    products = Products(native=native_code(), rounds_tokens=quantizes)
+    products = Products(native=native_code(), quantizes_parts=quantizes)
     spans = None if spans is None else jnp.asarray(spans)
-    return np.asarray(jax.jit(lambda x, weight: linear(x, weight, products, spans=spans))(x, weight))
+    return np.asarray(jax.jit(lambda x, weight: linear(x, weight, products, spans=spans))(x, interleaved(weight)))
+
+
+def interleaved(weight: GroupedWeight) -> GroupedWeight:
+    return GroupedWeight(*(None if each is None else jnp.asarray(interleave(np.asarray(each))) for each in weight))
 
 
 def of_wide(x: jax.Array, weight: GroupedWeight) -> np.ndarray:
@@ -47,7 +53,7 @@ def quantized(x: jax.Array) -> tuple[np.ndarray, np.ndarray]:
     """Return the integers of tokens and their scales, in float64, repeated for each column."""
     parts = np.asarray(x).reshape(len(x), -1, PART)
     most = np.abs(parts).max(-1, keepdims=True)
-    integers = np.rint(parts * (np.float32(127) / most)).reshape(x.shape)
+    integers = np.rint(parts / (most / np.float32(127))).reshape(x.shape)
     return integers.astype(np.float64), np.repeat((most / np.float32(127))[..., 0].astype(np.float64), PART, 1)
 
 
@@ -84,7 +90,7 @@ def test_errors_are_those_of_tokens_in_8_bits_and_of_sums_of_parts_in_float32(nu
 
 @needs_quantized
 def test_a_quantized_token_has_the_same_result_in_every_batch():
-    x, weight = numbers(203, 1088, 77, 32)
+    x, weight = numbers(203, 1088, 80, 32)
     whole = product(x, weight, quantizes=True)
     for first, after in [(0, 1), (202, 203), (5, 8), (16, 24), (16, 32), (40, 173)]:
         np.testing.assert_array_equal(product(x[first:after], weight, quantizes=True), whole[first:after])
@@ -93,7 +99,7 @@ def test_a_quantized_token_has_the_same_result_in_every_batch():
 @needs_quantized
 @pytest.mark.parametrize("num_tokens", [1, 4, 20])
 def test_numbers_that_are_not_finite_leave_other_tokens_alone_and_tiny_ones_count_as_zero(num_tokens: int):
-    x, weight = numbers(num_tokens + 4, 96, 24, 32)
+    x, weight = numbers(num_tokens + 4, 96, 48, 32)
     finite = product(x, weight, quantizes=True)
     x = x.at[0, 5].set(np.nan).at[1, 95].set(np.inf).at[2].set(1e-39).at[3, :32].set(0)
     made = product(x, weight, quantizes=True)
@@ -107,19 +113,27 @@ def test_numbers_that_are_not_finite_leave_other_tokens_alone_and_tiny_ones_coun
 @pytest.mark.parametrize("quantizes", QUANTIZES)
 @pytest.mark.parametrize("spans", [[[0, 9]], [[0, 0], [4, 9]], [[0, 2], [4, 6], [6, 7]], [[8, 20]]], ids=str)
 def test_tokens_inside_spans_have_the_product_that_they_have_without_and_others_zeros(spans: list, quantizes: bool):
-    x, weight = numbers(9, 224, 300, 32)
+    x, weight = numbers(9, 224, 304, 32)
     part = product(x, weight, quantizes=quantizes, spans=np.array(spans, np.int32))
     inside = np.array([any(first <= token < end for first, end in spans) for token in range(9)])
     np.testing.assert_array_equal(part[inside], product(x, weight, quantizes=quantizes)[inside])
     assert not part[~inside].any()
 
 
-def test_several_axes_of_a_weight_are_those_of_the_result_and_other_groups_are_xlas():
-    x, weight = numbers(5, 64, 30, 32)
-    shaped = GroupedWeight(*(part.reshape(5, 6, -1) for part in weight))
-    np.testing.assert_array_equal(product(x, shaped).reshape(5, 30), of_wide(x, weight))
-    x, narrow = numbers(5, 96, 30, 16)
-    assert serves_int4(native_code(), weight.scale, 64)
-    assert not serves_int4(native_code(), narrow.scale, 96)
-    assert not serves_int4(native_code(), weight.scale.astype(jnp.float16), 64)
-    np.testing.assert_allclose(product(x, narrow), of_wide(x, narrow), atol=1e-3)
+def test_several_axes_of_a_weight_are_those_of_the_result_and_other_groups_and_rows_are_xlas():
+    x, weight = numbers(5, 64, 96, 32)
+    shaped = GroupedWeight(*(part.reshape(8, 12, -1) for part in interleaved(weight)))
+    made = linear(x, shaped, Products(native=native_code()))
+    np.testing.assert_array_equal(made.reshape(5, 96), of_wide(x, weight))
+    for x, other in (numbers(5, 96, 32, 16), numbers(5, 96, 24, 32)):
+        np.testing.assert_allclose(linear(x, other, Products(native=native_code())), of_wide(x, other), atol=1e-3)
+
+
+def test_weights_are_served_whose_rows_are_whole_panels_and_whose_groups_are_whole_vectors():
+    native, float32 = native_code(), np.dtype(np.float32)
+    assert serves_int4(native, float32, (2, 8, 96), num_groups=3)
+    assert not serves_int4(native, float32, (3, 8, 96), num_groups=3)
+    assert not serves_int4(native, float32, (2, 8, 96), num_groups=3, stack_axes=1)
+    assert not serves_int4(native, float32, (2, 8, 96), num_groups=6)
+    assert not serves_int4(native, np.dtype(np.float16), (2, 8, 96), num_groups=3)
+    assert not serves_int4(NativeCode.BASE, float32, (2, 8, 96), num_groups=3)

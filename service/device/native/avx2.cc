@@ -5,8 +5,10 @@
 #include <immintrin.h>
 
 #include "dot.h"
+#include "int4.h"
 #include "quantize.h"
 #include "update.h"
+#include "widen.h"
 
 namespace levserve {
 namespace {
@@ -73,6 +75,33 @@ struct Int8 {
   static INLINE Ints Reduce(const Ints* sums) { return ReduceVectors(sums); }
 };
 
+// 16 bits hold the sums of the products of a part: four columns of both halves, by values up to 15 and 127.
+struct Int4 {
+  using Bytes = __m256i;
+  using Sums = __m256i;
+  using Numbers = Floats;
+  static constexpr int kLanes = 8, kTokens = 4;
+
+  static INLINE void LoadHalves(const uint8_t* w, __m256i* low, __m256i* high) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w)), mask = _mm256_set1_epi8(15);
+    *low = _mm256_and_si256(bytes, mask), *high = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), mask);
+  }
+  static INLINE __m256i LoadFour(const int8_t* x) {
+    int32_t four;
+    memcpy(&four, x, sizeof four);
+    return _mm256_set1_epi32(four);
+  }
+  static INLINE __m256i AddProducts(__m256i sums, __m256i w, __m256i x) {
+    return _mm256_add_epi16(sums, _mm256_maddubs_epi16(w, x));
+  }
+  static INLINE Floats Total(__m256i sums) {
+    return (Floats)_mm256_cvtepi32_ps(_mm256_madd_epi16(sums, _mm256_set1_epi16(1)));
+  }
+  static INLINE Floats LoadNumbers(const float* numbers) { return (Floats)Float32::LoadW(numbers); }
+  static INLINE Floats LoadNumbers(const uint16_t* numbers) { return (Floats)BFloat16::LoadW(numbers); }
+  static INLINE Floats AddProduct(Floats sums, Floats a, Floats b) { return Float32::AddProduct(sums, (__m256)a, (__m256)b); }
+};
+
 void QuantizeToken(const Product& p, const float* token, int64_t index) {
   p.token_scale[index] = ScaleOf(token, p.num_in);
   p.token_offset[index] = 0;
@@ -82,7 +111,7 @@ void QuantizeToken(const Product& p, const float* token, int64_t index) {
 }  // namespace
 
 const Processor kAvx2 = {Dot<Float32>, Dot<BFloat16>, Dot<Int8>, QuantizeToken, sizeof(Int8::X), 1, AddUpdate<Float32>,
-                         WidenRow};
+                         WidenRow, MultiplyPanels<Int4>, QuantizeParts};
 
 }  // namespace levserve
 

@@ -4,8 +4,10 @@
 
 #include "avx512.h"
 #include "dot.h"
+#include "int4.h"
 #include "quantize.h"
 #include "update.h"
+#include "widen.h"
 
 namespace levserve {
 namespace {
@@ -143,28 +145,34 @@ void QuantizeToken(const Product& p, const float* token, int64_t index) {
   }
 }
 
-// The numbers of a group are a table, of which the lowest bits of an index choose one.
-void WidenTo(const FourBits& row, float* out) {
-  const uint8_t* values = row.values;
-  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(8));
-  for (int64_t group = 0; group < row.num_groups; ++group) {
-    const __m512 centered = _mm512_sub_ps(_mm512_load_ps(kFourBits), _mm512_set1_ps(row.zero[group]));
-    const __m512 numbers = _mm512_mul_ps(centered, _mm512_set1_ps(row.scale[group]));
-    for (int64_t i = 0; i < row.group; i += kWidened, values += kWidened / 2, out += kWidened) {
-      const __m512i pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values)));
-      const __m512 even = _mm512_permutexvar_ps(pairs, numbers);
-      const __m512 odd = _mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), numbers);
-      _mm512_storeu_ps(out, _mm512_permutex2var_ps(even, first, odd));
-      _mm512_storeu_ps(out + kLanes, _mm512_permutex2var_ps(even, last, odd));
-    }
+struct Int4 {
+  using Bytes = __m512i;
+  using Sums = Ints;
+  using Numbers = Floats;
+  static constexpr int kLanes = 16, kTokens = 8;
+
+  static INLINE void LoadHalves(const uint8_t* w, __m512i* low, __m512i* high) {
+    const __m512i bytes = _mm512_loadu_si512(w), mask = _mm512_set1_epi8(15);
+    *low = _mm512_and_si512(bytes, mask), *high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask);
   }
-}
+  static INLINE __m512i LoadFour(const int8_t* x) {
+    int32_t four;
+    memcpy(&four, x, sizeof four);
+    return _mm512_set1_epi32(four);
+  }
+  static INLINE Ints AddProducts(Ints sums, __m512i w, __m512i x) {
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sums, w, x);
+  }
+  static INLINE Floats Total(Ints sums) { return (Floats)_mm512_cvtepi32_ps((__m512i)sums); }
+  static INLINE Floats LoadNumbers(const float* numbers) { return (Floats)Float32::LoadW(numbers); }
+  static INLINE Floats LoadNumbers(const uint16_t* numbers) { return (Floats)BFloat16::LoadW(numbers); }
+  static INLINE Floats AddProduct(Floats sums, Floats a, Floats b) { return Float32::AddProduct(sums, (__m512)a, (__m512)b); }
+};
 
 }  // namespace
 
 const Processor kAvx512 = {Dot<Float32>, Dot<BFloat16>, MultiplyInt8, QuantizeToken, sizeof(uint8_t), kPanelTokens,
-                           AddUpdate<Float32>, WidenTo, MultiplyInt4, QuantizeParts};
+                           AddUpdate<Float32>, WidenRow, MultiplyPanels<Int4>, QuantizeParts};
 
 }  // namespace levserve
 

@@ -7,11 +7,6 @@
 #include "vectors.h"
 
 namespace levserve {
-
-// With weights in 4 bits and tokens in 8; see `Processor`.
-void MultiplyInt4(const Product& p, int64_t first_row, int64_t after_row);
-void QuantizeParts(const Product& p, const float* values, int64_t index);
-
 namespace {
 
 typedef float Floats __attribute__((vector_size(64)));

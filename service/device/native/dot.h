@@ -15,7 +15,6 @@ constexpr int kDotRows = 4;
 // This far ahead, the second cache has the values when they are needed: of rows that follow one another, and of each of
 // several places that are read at once.
 constexpr int64_t kAheadBytes = 16 * 1024, kPlaceAheadBytes = 4 * 1024;
-constexpr int64_t kLineBytes = 64;
 
 constexpr int64_t kChunkBytes = 128 * 1024;  // of rows, and of tokens: both fit in a second cache of 512 KB
 

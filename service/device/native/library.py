@@ -70,6 +70,11 @@ class NativeCode(StrEnum):
         """Whether there are products of tokens rounded to bfloat16, which are faster than those of float32."""
         return self in (NativeCode.AVX512_BF16, NativeCode.AMX)
 
+    @property
+    def quantizes_parts(self) -> bool:
+        """Whether there are products of weights in 4 bits with parts of tokens that are quantized to 8 bits."""
+        return self.has_products and self is not NativeCode.NEON
+
 
 @functools.cache
 def native_code() -> NativeCode:

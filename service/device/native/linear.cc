@@ -8,6 +8,7 @@
 #include "memory.h"
 #include "parallel.h"
 #include "product.h"
+#include "widen.h"
 
 namespace levserve {
 namespace {
@@ -15,9 +16,8 @@ namespace {
 // A thread multiplies a block of rows at a time. Few large blocks are read the fastest; some more than there are threads
 // even out what other processes take of them; the smallest takes as long as it takes to wake a thread.
 constexpr int64_t kBlocksPerThread = 4, kMinBlockBytes = 16 * 1024;
-constexpr int64_t kBlockRows = 16;        // a block has a multiple of these
+constexpr int64_t kBlockRows = kPanelRows;  // a block has a multiple of these
 constexpr int64_t kChunkBytes = 256 * 1024;  // of rows that several runs of tokens are multiplied by
-constexpr int64_t kWidenedBytes = 24 * 1024;  // of rows in 4 bits that are widened at a time
 constexpr int64_t kTokensPerThread = 32;  // that are narrowed at a time: whole lines of what is written
 
 // What is multiplied: tokens as they came, except where it says otherwise.
@@ -128,39 +128,35 @@ void NarrowInBlocks(const CallFrame& call, const Group* groups, int64_t num_grou
   ParallelBlocks(call, num_groups * tokens.blocks_of_group, Tokens::Narrow, &tokens);
 }
 
-// Returns numbers as float32; those in bfloat16, which is the upper half of one, are written to `wide`.
-const float* ReadNumbers(const void* data, int64_t first, int64_t count, bool is_bfloat16, float* wide) {
-  if (!is_bfloat16) return static_cast<const float*>(data) + first;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = uint32_t{static_cast<const uint16_t*>(data)[first + i]} << 16;
-    memcpy(wide + i, &bits, sizeof bits);
-  }
-  return wide;
+// Returns number `index` as float32; one in bfloat16 is the upper half of it.
+float ReadNumber(const void* data, int64_t index, bool is_bfloat16) {
+  if (!is_bfloat16) return static_cast<const float*>(data)[index];
+  const uint32_t bits = uint32_t{static_cast<const uint16_t*>(data)[index]} << 16;
+  float number;
+  memcpy(&number, &bits, sizeof number);
+  return number;
 }
 
-// Widens some rows of a weight in 4 bits, and multiplies by them while they are in the first cache.
+// Widens the rows of one panel of a weight in 4 bits after the other, and multiplies by them while they are in a cache.
 void MultiplyWidened(const Product& p, int64_t first_row, int64_t after_row) {
   const auto& [scales, zeros, num_groups, is_bfloat16, lacks_memory] = *p.groups;
-  const int64_t fit = kWidenedBytes / (p.num_in * static_cast<int64_t>(sizeof(float))) / kBlockRows * kBlockRows;
-  const int64_t of_part = std::max(fit, kBlockRows);
-  const Scratch<float> rows(of_part * p.num_in), numbers(2 * num_groups);
+  const Scratch<float> rows(kPanelRows * p.num_in), numbers(2 * num_groups);
   if (rows.get() == nullptr || numbers.get() == nullptr) return lacks_memory->store(true, std::memory_order_relaxed);
-  std::fill_n(numbers.get(), 2 * num_groups, 0.f);
-  Product part = p;
-  part.weight = rows.get();
-  for (int64_t first = first_row; first < after_row; first += of_part) {
-    const int64_t after = std::min(first + of_part, after_row);
-    for (int64_t row = first; row < after; ++row) {
-      const int64_t group = row * num_groups;
-      float* const zero = numbers.get() + num_groups;
-      const FourBits own{static_cast<const uint8_t*>(p.weight) + row * p.num_in / 2,
-                         ReadNumbers(scales, group, num_groups, is_bfloat16, numbers.get()),
-                         zeros == nullptr ? zero : ReadNumbers(zeros, group, num_groups, is_bfloat16, zero), num_groups,
-                         p.num_in / num_groups};
-      processor->widen(own, rows.get() + (row - first) * p.num_in);
+  float *const scale = numbers.get(), *const zero = scale + num_groups;
+  Product panel = p;
+  panel.weight = rows.get();
+  for (int64_t first = first_row; first < after_row; first += kPanelRows) {
+    const uint8_t* const values = static_cast<const uint8_t*>(p.weight) + first * p.num_in / 2;
+    for (int64_t row = 0; row < kPanelRows; ++row) {
+      for (int64_t group = 0; group < num_groups; ++group) {
+        const int64_t index = first * num_groups + group * kPanelRows + row;
+        scale[group] = ReadNumber(scales, index, is_bfloat16);
+        zero[group] = zeros == nullptr ? 0 : ReadNumber(zeros, index, is_bfloat16);
+      }
+      processor->widen({values + row * 4, scale, zero, num_groups, p.num_in / num_groups}, rows.get() + row * p.num_in);
     }
-    part.out = p.out + first;
-    processor->multiply_float32(part, 0, after - first);
+    panel.out = p.out + first;
+    processor->multiply_float32(panel, 0, kPanelRows);
   }
 }
 
@@ -233,8 +229,9 @@ Error* Multiply(const CallFrame& call, Values values) {
   if (is_int4) {
     const Buffer &scale = *call.arguments.buffers[2], &zero = *call.arguments.buffers[3];
     const int64_t num_groups = scale.dims[1];
-    if (num_groups == 0 || runs.get()[0].product.num_in % (num_groups * kWidened) != 0)
-      return Fail(call, kInvalidArgument, "the groups of a weight in 4 bits are not whole");
+    const Product& product = runs.get()[0].product;
+    if (num_groups == 0 || product.num_in % (num_groups * kWidened) != 0 || product.num_out % kPanelRows != 0)
+      return Fail(call, kInvalidArgument, "the groups or the panels of a weight in 4 bits are not whole");
     groups = {scale.data, zero.dims[0] == 0 ? nullptr : zero.data, num_groups, scale.dtype == kBFloat16,
               &lacks_memory};
     for (int64_t run = 0; run < num_runs; ++run) runs.get()[run].product.groups = &groups;
@@ -288,6 +285,7 @@ HANDLER(linear_rounded, Multiply(*call, Values::kRounded))
 // (x: float32 [token, in], weight: int8 [out, in], weight's scale: float32 [out], spans) -> float32 [token, out]
 HANDLER(linear_int8, Multiply(*call, Values::kInt8))
 
+// The weight, its scales and zero points are in panels; see `widen.h`.
 // (x: float32 [token, in], weight: int4 [out, in], scale: float32 or bfloat16 [out, group], zero point: the same or [0, 0],
 //  spans) -> float32 [token, out]
 HANDLER(linear_int4, Multiply(*call, Values::kInt4))

@@ -5,6 +5,7 @@
 #include "neon.h"
 #include "quantize.h"
 #include "update.h"
+#include "widen.h"
 
 namespace levserve {
 namespace {

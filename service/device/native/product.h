@@ -3,13 +3,16 @@
 #include <atomic>
 #include <cstdint>
 
-#include "widen.h"
-
 namespace levserve {
+
+struct FourBits;
+
+constexpr int64_t kWidened = 32;    // columns of a group of a weight in 4 bits are a multiple of these
+constexpr int64_t kPanelRows = 16;  // and its rows, which are interleaved; see `widen.h`
 
 // The scales and zero points of a weight in 4 bits, in float32 or bfloat16.
 struct Groups {
-  const void *scale, *zero;  // [num_out, num_groups]; zero may be null
+  const void *scale, *zero;  // [num_out / 16, num_groups, 16]; zero may be null
   int64_t num_groups;
   bool is_bfloat16;
   std::atomic<bool>* lacks_memory;  // set where rows could not be multiplied
@@ -18,7 +21,7 @@ struct Groups {
 // `x @ weight.T`, row by row in memory.
 struct Product {
   const void* x;              // [num_tokens, num_in] in float32, or what a `NarrowToken` wrote
-  const void* weight;         // [num_out, num_in] in float32, bfloat16, int8 or 4 bits
+  const void* weight;         // [num_out, num_in] in float32, bfloat16 or int8, or panels in 4 bits
   float* token_scale;         // [num_tokens], or of parts of tokens; null if x is in float32
   int32_t* token_offset;      // [num_tokens]: what the sums of a token in int8 are too large by
   const float* weight_scale;  // [num_out]

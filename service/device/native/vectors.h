@@ -11,8 +11,10 @@
 #define INLINE inline __attribute__((always_inline))
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")
+#define ONCE _Pragma("nounroll")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#define ONCE _Pragma("GCC unroll 1")
 #endif
 
 // A vector of elements of two others, by their indices. GCC 11 has its own form alone.
@@ -24,6 +26,8 @@
 
 namespace levserve {
 namespace {
+
+constexpr int64_t kLineBytes = 64;  // of a cache
 
 INLINE float Finish(const Product&, float sum, int64_t, int64_t) { return sum; }
 

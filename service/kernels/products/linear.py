@@ -16,6 +16,7 @@ from jaxtyping import Array, DTypeLike, Float, Float32, Int32, Num, UInt8
 from service.device.mesh import DeviceMesh
 from service.device.native.library import NativeCode, native_code
 from service.device.widened_tokens import NEVER_WIDENED, WidenedTokens, widened_tokens
+from service.kernels.limits import serves_int4
 from service.kernels.products.grouped_gpu import four_bits_on_gpu
 from service.kernels.products.native import (
     native_bfloat16,
@@ -24,7 +25,6 @@ from service.kernels.products.native import (
     native_int8,
     native_rounded,
     serves_float32,
-    serves_int4,
     serves_int8,
 )
 from service.kernels.products.quantized import FP4, FP8, Fp8Products, GroupedWeight, QuantizedWeight, quantize_tokens
@@ -50,7 +50,8 @@ class Products:
     num_splits: NumSplits = UNSPLIT  # of wide weights
     native: NativeCode = NativeCode.NONE
     grouped: Grouped = Grouped.LOOP
-    rounds_tokens: bool = False  # to bfloat16, where they are multiplied by a weight in it; to int8 by one in 4 bits
+    rounds_tokens: bool = False  # to bfloat16, where they are multiplied by a weight in it
+    quantizes_parts: bool = False  # of tokens to int8, where they are multiplied by a weight in 4 bits
     widened_tokens: WidenedTokens = NEVER_WIDENED  # up to so many are multiplied as they are by weights in 8 bits
 
 
@@ -67,16 +68,25 @@ PLAIN = Products()
 SPLIT = Products(CPU_NUM_SPLITS)
 
 
-def choose_products(mesh: DeviceMesh, dtype: np.dtype, product_dtype: np.dtype | None = None) -> Products:
+def choose_products(
+    mesh: DeviceMesh, dtype: np.dtype, product_dtype: np.dtype | None = None, weight_dtype: np.dtype | None = None
+) -> Products:
     """Return how to compute products; several devices each have a shard of a weight.
 
     Args:
         mesh: the devices.
         dtype: that of activations.
         product_dtype: to which they are rounded where they are multiplied by a weight in it; None for `dtype`.
+        weight_dtype: of weights that are not quantized; None for `dtype`.
     """
     if mesh.is_host and dtype == np.float32:
-        return Products(CPU_NUM_SPLITS, native_code(), rounds_tokens=product_dtype == jnp.bfloat16)
+        native, is_narrow = native_code(), weight_dtype == jnp.bfloat16
+        return Products(
+            CPU_NUM_SPLITS,
+            native,
+            rounds_tokens=product_dtype == jnp.bfloat16,
+            quantizes_parts=is_narrow and native.quantizes_parts,
+        )
     return Products(
         grouped={"gpu": Grouped.GPU, "tpu": Grouped.TPU}.get(mesh.platform, Grouped.LOOP),
         widened_tokens=widened_tokens(mesh.devices[0]) if mesh.platform == "gpu" else NEVER_WIDENED,
@@ -236,11 +246,12 @@ def _four_bit_product(
 ) -> Float[Array, "*token_out"]:
     num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
     tokens, is_fp4 = x.reshape(num_tokens, num_in), weight.values.dtype == FP4
-    if x.dtype == jnp.float32 and not is_fp4 and serves_int4(products.native, weight.scale, num_in):
+    is_served = serves_int4(products.native, weight.scale.dtype, weight.values.shape, num_groups=weight.scale.shape[-1])
+    if x.dtype == jnp.float32 and not is_fp4 and is_served:
         scale, zero = weight.scale.reshape(-1, weight.scale.shape[-1]), weight.zero
         zero = None if zero is None else zero.reshape(scale.shape)
         values = weight.values.reshape(-1, num_in)
-        product = native_int4(tokens, values, scale, zero, spans, quantizes_tokens=products.rounds_tokens)
+        product = native_int4(tokens, values, scale, zero, spans, quantizes_tokens=products.quantizes_parts)
         return _as_asked(product, x, weight.values, num_in_axes, dtype)
     if is_fp4 and products.grouped is Grouped.GPU and num_tokens <= FEW_TOKENS:
         # XLA:GPU reads no FP4 inside a product: it would first write the whole weight in a wider type.

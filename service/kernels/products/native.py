@@ -38,8 +38,6 @@ MAX_INT8_TOKENS = {
     NativeCode.NEON: 8,
 }
 
-WIDENED_COLUMNS = 32  # `kWidened` of device/native/widen.h
-
 
 def native_float32(
     x: Float32[Array, "token in"], weight: Float32[Array, "out in"], spans: Spans | None = None
@@ -84,10 +82,10 @@ def native_int4(
     *,
     quantizes_tokens: bool = False,
 ) -> Float32[Array, "token out"]:
-    """Multiply tokens by a weight in 4 bits; see `native_float32`.
+    """Multiply tokens by a weight in 4 bits, whose rows are interleaved; see `native_float32`.
 
     Only for weights that `serves_int4` accepts. Some rows at a time are widened to float32; or each 32 columns of a
-    token are quantized to int8 with a scale, only for `NativeCode.rounds_tokens`.
+    token are quantized to int8 with a scale, only for `NativeCode.quantizes_parts`.
     """
     zero = jnp.zeros((0, 0), scale.dtype) if zero is None else zero
     return _call(QUANTIZED_INT4_TARGET if quantizes_tokens else INT4_TARGET, x, values, scale, zero, *_given(spans))
@@ -152,12 +150,6 @@ def serves_int8(native: NativeCode, num_tokens: int, *, has_spans: bool = False)
     if has_spans and skips_padding(native, "int8"):
         return True
     return native.has_products and num_tokens <= MAX_INT8_TOKENS[native]
-
-
-def serves_int4(native: NativeCode, scale: Float[Array, "*out group"], num_in: int) -> bool:
-    """Return whether the C++ product is used for 4 bits: with groups of whole vectors, and scales that it reads."""
-    is_read = scale.dtype in (jnp.float32, jnp.bfloat16)
-    return native.has_products and is_read and num_in % (WIDENED_COLUMNS * scale.shape[-1]) == 0
 
 
 def _given(spans: Spans | None) -> tuple[Spans, ...]:

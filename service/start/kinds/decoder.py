@@ -38,7 +38,7 @@ def make_decoder(
         config,
         formats.dtype,
         kernel.kernel(),
-        choose_products(mesh, formats.dtype, formats.product_dtype),
+        choose_products(mesh, formats.dtype, formats.product_dtype, formats.weight_dtype),
         formats.quantization,
         mesh,
         formats.kv_dtype,
