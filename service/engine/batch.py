@@ -100,7 +100,7 @@ def pack(plan: Plan, available: AvailableSteps, shapes: EngineShapes, tables: Pa
         for planned in decodes:
             after[planned.slot] = planned.start + 1
         inputs.sampled[:] = after
-        for planned in prompts:
+        for planned in in_rows:
             if planned.is_sampled:
                 inputs.sampled[planned.slot] = planned.first_sampled
     ending = [planned for planned in prompts if planned.is_sampled]
@@ -148,8 +148,9 @@ def _pack_drafts(seqs: Iterable[PlannedSequence], inputs: StepInputs, bucket: Bu
     first = row = 0
     for planned in seqs:
         after, place = first + planned.num_samples, planned.slot
-        if planned.drafts:
-            place, row = bucket.num_seqs + row * shapes.row_tokens, row + 1
+        if planned.token_ids:  # which lie in one row
+            first_place = bucket.num_seqs + row * shapes.row_tokens
+            place, row = first_place + planned.num_tokens - planned.num_samples, row + 1
         inputs.places[first:after] = range(place, place + planned.num_samples)
         inputs.sampled[first:after] = range(planned.first_sampled, planned.first_sampled + planned.num_samples)
         drafted.slots[first:after] = planned.slot
@@ -205,15 +206,18 @@ def _pack_memory(table: Int[np.ndarray, "slot_and_row page"], row: int, planned:
 
 
 def _pack_state(
-    states: Int[np.ndarray, "2 slot_and_row"], row: int, planned: PlannedSequence, start: int, end: int
+    states: Int[np.ndarray, "part slot_and_row"], row: int, planned: PlannedSequence, start: int, end: int
 ) -> None:
-    """Lay out the slots of the state of a sequence before and after its tokens from `start` to `end`."""
+    """Lay out the slots of the state of a sequence before its tokens from `start` to `end`, and after known ones."""
     assert planned.state is not None, "a step of a model whose layers keep states plans them"
     first = ZERO_STATE if planned.state.reads == NO_STATE else planned.state.reads
     states[0, row] = first if start == planned.start else STATE_BEFORE
+    known = min(end, planned.first_sampled)
     for position, slot in planned.state.writes:
-        if position == end:
+        if position == known:
             states[1, row] = slot
+    if len(states) > 2:
+        states[2, row] = known - start
 
 
 def _numbers_of_rows(planned: PlannedSequence, start: int, end: int, place_rows: int) -> Int[np.ndarray, " token"]:

@@ -21,7 +21,7 @@ class StepKind(StrEnum):
 
     PREFILL = "prefill"  # chunks of prompts
     DECODE = "decode"  # one token of each running sequence
-    VERIFY = "verify"  # the same, and the tokens that were drafted for some of them
+    VERIFY = "verify"  # the same, and the tokens that were drafted for some of them, or that states have not read
     MIXED = "mixed"  # both
     ENCODE = "encode"  # a part of the encoder, of one memory
 

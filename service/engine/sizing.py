@@ -78,7 +78,7 @@ def fit_engine(
         page_size: token positions of a page; None for the smallest with which the kernel takes the page tables.
         max_prefill_tokens: of prompts, in one step.
         max_model_len: the context that the operator requests; None for the model's own, or as much as fits.
-        num_drafts: the most tokens that are drafted for a sequence; 0 for a model whose layers keep states.
+        num_drafts: the most tokens that are drafted for a sequence; 0 if none ever are.
 
     Raises:
         SettingsError: the operator requests more context than the model has, more page tables or another size of

@@ -31,6 +31,8 @@ class StateSlots(NamedTuple):
 
     reads: Int[Array, " seq"]  # of the state before the first token; ZERO_STATE, or of a row STATE_BEFORE
     writes: Int[Array, " seq"]  # for the state after the last token; one behind the last slot drops it
+    # Of rows whose last tokens may be wrong: how many of the first the state is written after. None: after all.
+    known: Int[Array, " seq"] | None = None
 
 
 class Paging(NamedTuple):
@@ -57,6 +59,12 @@ class Paging(NamedTuple):
     def is_token(self, width: int) -> Bool[Array, "seq token"]:
         """Return True for tokens and False for padding."""
         return jnp.arange(width, dtype=jnp.int32)[None, :] < self.num_tokens[:, None]
+
+    @property
+    def num_known(self) -> Int[Array, " seq"]:
+        """The first tokens of each sequence after which its state is written; those behind them may be wrong."""
+        known = None if self.states is None else self.states.known
+        return self.num_tokens if known is None else known
 
     def runs(self, width: int, page_size: int) -> "Runs":
         """Return the pages that sequences of at most `width` new tokens write to, and the positions in each."""
@@ -104,10 +112,10 @@ class Regions(NamedTuple):
             self.prompts._replace(page_table=page_table[num_decodes:]),
         )
 
-    def with_states(self, states: Int[Any, "2 seq"]) -> "Regions":
-        """Return the same tokens with the slots of their states: what is read, then what is written."""
+    def with_states(self, states: Int[Any, "part seq"]) -> "Regions":
+        """Return the same tokens with the slots of their states, in the order of `StateSlots`."""
         num_decodes = len(self.decodes.start)
-        of_decodes, of_rows = StateSlots(*states[:, :num_decodes]), StateSlots(*states[:, num_decodes:])
+        of_decodes, of_rows = StateSlots(*states[:2, :num_decodes]), StateSlots(*states[:, num_decodes:])
         return Regions(self.decodes._replace(states=of_decodes), self.prompts._replace(states=of_rows))
 
     def causal(self) -> "Regions":

@@ -15,6 +15,7 @@ from service.device.mesh import DeviceMesh
 from service.device.native.library import native_code
 from service.engine.request import Request, Sampling
 from service.engine.runner import DeviceState, Runner
+from service.engine.schedule.speculation import Speculation
 from service.engine.shapes import EngineShapes, StateShapes
 from service.engine.steps.programs import engine_programs
 from service.kernels.products.linear import PLAIN, SPLIT, Products
@@ -24,6 +25,7 @@ from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.observability.model_metrics import ModelMetrics
 from service.weights.assembly import assemble_weights
+from tests.engine.drafting import Oracle
 from tests.engine.running import run, tokens_of
 from tests.parity.family_cases import FAMILY_CASES
 from tests.tolerances import SAME_MODEL_ATOL, SAME_QUANTIZED_MODEL_ATOL
@@ -113,6 +115,11 @@ CASES = [
     pytest.param("lfm2_moe", None, marks=pytest.mark.grid),
     pytest.param("olmo_hybrid", None, marks=pytest.mark.grid),
 ]
+DRAFTED_CASES = [
+    ("qwen3_5", None),
+    *(pytest.param(*case, marks=pytest.mark.grid) for case in CASES[:1] + CASES[2:3]),
+    *CASES[3:],
+]
 
 
 @pytest.mark.parametrize(("name", "kv_dtype"), CASES)
@@ -133,6 +140,24 @@ def test_tokens_are_those_of_a_sequence_alone_among_others_after_a_preemption_an
     fewer = replace(SHAPES, num_pages=20, states=StateShapes(3, 64))
     check_same(run(start_engine(runner, metrics, shapes=fewer), *requests()), expected, atol)
     assert metrics.value("levserve_num_preemptions_total") > 0
+
+
+@pytest.mark.parametrize(("name", "kv_dtype"), DRAFTED_CASES)
+def test_drafts_that_are_wrong_leave_nothing_in_a_state(name, kv_dtype, tmp_path, start_engine):
+    shapes = replace(SHAPES, num_drafts=4)
+    runner = runner_of(name, tmp_path, shapes, kv_dtype)
+    atol = SAME_MODEL_ATOL if kv_dtype is None else SAME_QUANTIZED_MODEL_ATOL
+    expected = run(start_engine(runner, shapes=shapes), *requests())
+    texts = {request.id: tokens_of(events) for request, events in zip(requests(), expected, strict=True)}
+
+    def foreseen(sequence):
+        return [*texts[sequence.request.id][len(sequence.output_ids) :], 9]
+
+    for sizes in ({}, {"num_pages": 20, "states": StateShapes(4, 64)}):
+        speculation = Speculation(shapes, [Oracle(foreseen, wrong=0.3)], is_adaptive=False)
+        engine = start_engine(runner, shapes=replace(shapes, **sizes), speculation=speculation)
+        check_same(run(engine, *requests()), expected, atol)
+        assert speculation.num_draft_tokens > speculation.num_accepted_tokens > 20
 
 
 @pytest.mark.parametrize("name", ["lfm2", pytest.param("qwen3_5", marks=pytest.mark.grid)])

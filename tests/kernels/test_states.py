@@ -119,6 +119,27 @@ def test_rows_that_are_longer_are_cut(counts, is_in_turn):
     assert np.isnan(states[jnp.array([1, 2, 3])]).all()
 
 
+@pytest.mark.parametrize("is_in_turn", [True, False])
+@pytest.mark.parametrize("width", [ROW, 2 * ROW])
+def test_a_state_has_read_the_tokens_that_are_known_and_none_behind_them(width, is_in_turn):
+    """One row has tokens that may be wrong, and goes on where a slot ends; one is of a prompt."""
+    tokens = draw(8, 21, least_decay=-2.0)
+    wanted, _ = expected(tokens)
+    parts = [Tokens(*(a[begin:end] for a in tokens)) for begin, end in ((0, 7), (7, 21))]
+    _, states = in_rows(parts[0], empty(), 3, [7])
+    rows = [
+        jnp.stack([jnp.asarray(np.pad(part, ((0, width - len(part)), *((0, 0),) * (part.ndim - 1)))) for part in of])
+        for of in zip(parts[1], parts[0], strict=True)
+    ]
+    where = paging([7, 0], (14, 7), [3, ZERO_STATE], [1, 0])
+    where = where._replace(states=where.states._replace(known=jnp.array([6, 7], jnp.int32)))
+    read, states = run(Tokens(*rows), states, where, is_in_turn=is_in_turn)
+    np.testing.assert_allclose(read[0, :14], wanted[7:], atol=SAME_RECURRENCE * np.abs(wanted).max(), rtol=0)
+    for slot, length in ((1, 13), (0, 7)):
+        _, kept = expected(Tokens(*(a[:length] for a in tokens)))
+        np.testing.assert_allclose(states[slot], kept, atol=SAME_RECURRENCE * np.abs(kept).max(), rtol=0)
+
+
 def test_cuts_at_the_ends_of_rows_change_no_bit_and_others_next_to_nothing():
     tokens = draw(2, 300, keys="alike")
     whole, states = in_rows(tokens, empty(), 1, [300])

@@ -153,7 +153,6 @@ STATES = {
         ),
         ({"draft": {"architectures": ["MedusaModel"], "model_type": "medusa"}}, r"small is a head \(MedusaModel\)"),
         ({"draft": STATES}, "small has layers that keep states"),
-        ({"target": STATES}, "nothing is drafted for qwen3_5_text: its layers keep states"),
         ({"draft": {"num_attention_heads": 3, "num_key_value_heads": 3}, "devices": 2}, "num_attention_heads = 3"),
     ],
     ids=str,
@@ -161,6 +160,13 @@ STATES = {
 def test_what_cannot_draft_is_refused_with_its_reason(values, reason):
     with pytest.raises(SettingsError, match=f"DRAFT_MODEL_URI: .*{reason}"):
         plan(**values)
+
+
+def test_a_model_whose_layers_keep_states_is_drafted_for():
+    spec = plan(target=STATES)
+    assert spec.shapes.states is not None
+    assert spec.shapes.num_drafts > 0
+    assert spec.draft.config.num_layers == 4
 
 
 def test_a_family_that_is_not_known_is_refused_by_its_address():

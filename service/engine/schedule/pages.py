@@ -142,10 +142,10 @@ class SequencePages:
         text's next turn may part from it there, as it does where reasoning is left out.
         """
         for (shape, pool), held in zip(self.windows, sequence.windows, strict=True):
-            first = self._first_page(shape, sequence.num_computed)
+            first = self._first_page(shape, sequence.next_start)
             if first <= held.first:
                 continue
-            self.register(sequence, min(sequence.num_computed, len(sequence.known_ids)))
+            self.register(sequence, min(sequence.next_start, len(sequence.known_ids)))
             branch = sequence.branch
             ends = () if branch is None else (branch, (sequence.prompt_len - 1) // self._page_size)
             kept = [range(self._first_page(shape, end * self._page_size), end) for end in ends]

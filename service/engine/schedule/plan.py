@@ -31,17 +31,19 @@ class PlannedSequence(NamedTuple):
     sequence: Sequence
     slot: int  # a copy, because the sequence may have lost its slot when the step is read
     start: int  # position of its first token
-    # Of a prompt, or the last token and its drafts; empty for a sequence that decodes, whose token is on the device.
+    # Of a prompt, or those that are read again, the last one and its drafts; empty for a sequence that decodes, whose
+    # token is on the device.
     token_ids: tuple[int, ...]
     is_sampled: bool  # whether the sampled token counts: not after a prompt's earlier chunks
     rows: tuple[PlannedRows, ...] = ()  # of the media that its tokens touch
     state: PlannedState | None = None  # of a model whose layers keep states
     drafts: tuple[int, ...] = ()  # the last of its tokens, of a sequence that decodes
+    num_again: int = 0  # the first of its tokens, of a sequence that decodes: those that its state has not read
 
     @property
     def is_prompt(self) -> bool:
         """Whether it computes a part of a prompt."""
-        return bool(self.token_ids) and not self.drafts
+        return bool(self.token_ids) and not self.drafts and not self.num_again
 
     @property
     def num_samples(self) -> int:
@@ -89,6 +91,6 @@ class Plan:
             return StepKind.ENCODE
         if self.num_decodes == 0:
             return StepKind.PREFILL
-        if self.num_drafts:
-            return StepKind.VERIFY
-        return StepKind.MIXED if self.num_prompt_tokens else StepKind.DECODE
+        if self.num_prompt_tokens:
+            return StepKind.MIXED
+        return StepKind.VERIFY if any(planned.token_ids for planned in self.seqs) else StepKind.DECODE

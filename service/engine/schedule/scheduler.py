@@ -202,7 +202,7 @@ class Scheduler:
             return
         num_prompt_tokens = plan.num_prompt_tokens
         if num_prompt_tokens == 0 and self.speculation is not None:
-            drafted = [planned.num_tokens for planned in plan.seqs if planned.drafts]
+            drafted = [planned.num_tokens for planned in plan.seqs if planned.token_ids]
             since_s = elapsed_s if since_last_s is None else since_last_s
             self.speculation.observe(plan.num_decodes, len(drafted), sum(drafted), since_s)
             if drafted:
@@ -241,14 +241,19 @@ class Scheduler:
         self._was_part = False
         decoding = [] if only is StepKind.PREFILL else sorted((s for s in self._running if s.can_decode), key=_RANK)
         has_prompts = only is not StepKind.DECODE and len(decoding) < len(self._running)
-        ends = self._cut_prompts(self._chunking.budget(len(decoding))) if has_prompts else {}
+        num_behind = sum(s.num_behind > 0 for s in decoding)  # which take a row each
+        num_rows = self._chunking.num_rows - num_behind
+        ends = self._cut_prompts(self._chunking.budget(len(decoding)), num_rows) if has_prompts and num_rows > 0 else {}
         self._grow_all({s: s.num_computed + 1 for s in decoding})
         self._grow_all(ends)
         drafts: Mapping[Sequence, tuple[int, ...]] = {}
-        if self.speculation is not None and not self.is_loading and not ends and only is None:
+        may_draft = not self.is_loading and not ends and only is None and (num_rows > 0 or not has_prompts)
+        if self.speculation is not None and may_draft:
             drafts = self.speculation.choose([s for s in decoding if s.is_running], self._reserve)
         decodes = [
-            self._plan_drafts(s, drafts[s]) if s in drafts else self._plan_token(s) for s in decoding if s.is_running
+            self._plan_known(s, drafts.get(s, ())) if s in drafts or s.num_behind else self._plan_token(s)
+            for s in decoding
+            if s.is_running
         ]
         chunks = [self._plan_chunk(s, end) for s, end in ends.items() if s.is_running]
         if decodes or chunks:
@@ -294,7 +299,9 @@ class Scheduler:
         is_predicted = self.speculation is not None and self.speculation.is_predicted(sequence)
         for place, (token_id, of_token) in enumerate(zip(token_ids, logprobs, strict=True)):
             if sequence.is_running:
-                sequence.num_computed = planned.start + 1 + place
+                sequence.num_computed = planned.first_sampled + place
+                if planned.state is not None:
+                    sequence.num_behind = place
             if failure is not None and failure[0] == place and token_id < 0:
                 sequence.failure = failure[1]
             events.append(self._commit_token(sequence, token_id, of_token))
@@ -385,11 +392,12 @@ class Scheduler:
         memory = sequence.request.memory
         return 0 if memory is None else self.memories.num_missing(memory, sequence.root_key)
 
-    def _cut_prompts(self, budget: int) -> Mapping[Sequence, int]:
+    def _cut_prompts(self, budget: int, num_rows: int) -> Mapping[Sequence, int]:
         """Cut a step from the prompts; those of equal priority alternate, so that a long one does not block the others.
 
         Args:
             budget: the most tokens.
+            num_rows: the most rows.
 
         Returns:
             the position up to which each sequence of the step is computed.
@@ -400,7 +408,6 @@ class Scheduler:
             key=lambda s: (s.request.priority, s.last_chunk, s.arrival),
         )
         ends: dict[Sequence, int] = {}
-        num_rows = chunking.num_rows
         for sequence in self._without_repeated_work(candidates, num_rows):
             start = sequence.num_computed
             end = chunking.end(
@@ -497,17 +504,25 @@ class Scheduler:
         sequence.num_planned += 1
         return planned
 
-    def _plan_drafts(self, sequence: Sequence, drafts: tuple[int, ...]) -> PlannedSequence:
-        """Plan the last token of a sequence and those of its drafts for which there are pages."""
-        start = sequence.num_computed
+    def _plan_known(self, sequence: Sequence, drafts: tuple[int, ...]) -> PlannedSequence:
+        """Plan the tokens of a sequence up to the last one, and those of its drafts for which there are pages."""
+        start, num_again = sequence.next_start, sequence.num_behind
         drafts = drafts[: self._reserve(sequence, len(drafts))]
-        if not drafts:
+        if not drafts and not num_again:
             return self._plan_token(sequence)
+        known = tuple(sequence.known_ids[start:])
+        state = None if self._states is None else self._states.plan(sequence, start + len(known))
+        sequence.num_behind = 0 if state is None else len(drafts)
         sequence.num_drafted = len(drafts)
         sequence.num_computed += 1 + len(drafts)
         sequence.num_planned += 1 + len(drafts)
-        token_ids = (sequence.known_ids[-1], *drafts)
-        return PlannedSequence(sequence, sequence.slot, start, token_ids, is_sampled=True, drafts=drafts)
+        return PlannedSequence(
+            *(sequence, sequence.slot, start, (*known, *drafts)),
+            is_sampled=True,
+            state=state,
+            drafts=drafts,
+            num_again=num_again,
+        )
 
     def _reserve(self, sequence: Sequence, length: int) -> int:
         """Give a sequence that decodes the pages for drafts of a length; return for how many tokens there are some."""
@@ -560,7 +575,8 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.num_preemptions += 1
         self._release(sequence)
-        sequence.num_computed = sequence.prefill_len = sequence.num_registered = sequence.num_drafted = 0
+        sequence.num_computed = sequence.prefill_len = sequence.num_registered = 0
+        sequence.num_drafted = sequence.num_behind = 0
         self._waiting.add(sequence)
 
     def _release(self, sequence: Sequence) -> None:

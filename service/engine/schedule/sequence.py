@@ -52,7 +52,10 @@ class Sequence:
     pages_version: int = field(default_factory=_versions.__next__)
     windows: tuple[WindowPages, ...] = ()  # those of layers whose pages are apart, for each window
     branch: int | None = None  # leading pages that it shares with others, where these part from it; None if none do
-    state: int = NO_STATE  # the slot of its state after the computed positions, of a model whose layers keep states
+    state: int = NO_STATE  # the slot of its state, of a model whose layers keep states
+    # Of the computed positions, the last ones, which its state has not read: they were drafted. The next step computes
+    # them again, now that they are known.
+    num_behind: int = 0
     next_state: int = NO_STATE  # the slot that its next step writes, while that is planned
     parting: int = 0  # position up to which others have computed its text already, which is the end of a row
     latest_kept: int = 0  # the last position whose state decoding left findable; 0 for none
@@ -125,6 +128,11 @@ class Sequence:
             and not self.num_drafted
             and self.num_planned < self.request.max_tokens
         )
+
+    @property
+    def next_start(self) -> int:
+        """The first position that its next step computes, up to which its state has read."""
+        return self.num_computed - self.num_behind
 
     @property
     def is_read(self) -> bool:

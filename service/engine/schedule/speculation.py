@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from service.engine.schedule.proposers import DraftModel, ForcedProposer, NgramProposer, PredictionProposer, Proposer
 from service.engine.schedule.sequence import Sequence
@@ -39,6 +40,18 @@ class Foresight:
     num_compared: int = 0  # tokens of the sequence
     proposal: list[int] = field(default_factory=list)  # for the tokens after those
     proposer: int = 0  # which one it is of
+
+
+class Step(NamedTuple):
+    """A step before anything is drafted for it."""
+
+    num_seqs: int  # that decode
+    num_rows: int  # for those of them that have none yet
+
+    @classmethod
+    def of(cls, decoding: Items[Sequence], most_rows: int) -> "Step":
+        """Return the step that goes on with some sequences: those whose state is behind have a row."""
+        return cls(len(decoding), most_rows - sum(sequence.num_behind > 0 for sequence in decoding))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,8 @@ class Speculation:
         self._most = shapes.num_drafts
         self._num_samples, self._row_tokens = shapes.num_samples, shapes.row_tokens
         self._most_rows = shapes.row_counts[-1]
+        # Of a row behind the drafts: one is for the token after them, which a state reads in one row with them.
+        self._left_free = 1 if shapes.states is None else 2
         self._foresight: dict[Sequence, Foresight] = {}
         self._failed: set[int] = set()  # proposers that have raised
         self.costs = StepCosts(shapes.row_counts)
@@ -97,7 +112,8 @@ class Speculation:
     def may_draft(self, decoding: Items[Sequence]) -> bool:
         """Return whether drafts would be chosen if the steps in flight were read."""
         found = [self._candidate(sequence) for sequence in decoding]
-        return bool(self._chosen(found, len(decoding)) or self._wanted_of_model(decoding, len(decoding)))
+        step = Step.of(decoding, self._most_rows)
+        return bool(self._chosen(found, step) or self._wanted_of_model(decoding, step))
 
     def choose(
         self, decoding: Items[Sequence], reserve: Callable[[Sequence, int], int] = lambda _, length: length
@@ -108,10 +124,10 @@ class Speculation:
             decoding: the sequences.
             reserve: gives a sequence pages for drafts of a length, and returns for how many tokens there are some.
         """
-        known = [sequence for sequence in decoding if sequence.is_read]
-        if wanted := self._wanted_of_model(known, len(decoding)):
+        known, step = [sequence for sequence in decoding if sequence.is_read], Step.of(decoding, self._most_rows)
+        if wanted := self._wanted_of_model(known, step):
             self._ask_model({s: room for s, length in wanted.items() if (room := reserve(s, length))})
-        return self._chosen([self._candidate(sequence) for sequence in known], len(decoding))
+        return self._chosen([self._candidate(sequence) for sequence in known], step)
 
     def observe(self, num_seqs: int, num_rows: int, num_tokens: int, elapsed_s: float) -> None:
         """Take the time of a step into the costs, less what a draft model took of it; see `StepCosts.observe`."""
@@ -162,7 +178,7 @@ class Speculation:
         if sequence.request.sampling.has_penalties:  # each token depends on whether those before were accepted
             return 0
         start = sequence.num_computed
-        left_of_row = self._row_tokens - start % self._row_tokens - 1
+        left_of_row = self._row_tokens - start % self._row_tokens - self._left_free
         return min(self._most, left_of_row, sequence.request.max_tokens - sequence.num_planned - 1)
 
     def _compared(self, sequence: Sequence) -> Foresight:
@@ -216,7 +232,7 @@ class Speculation:
                 logger.exception("a source of drafts failed and is not used again", extra=facts)
         return 0, []
 
-    def _wanted_of_model(self, decoding: Items[Sequence], num_seqs: int) -> dict[Sequence, int]:
+    def _wanted_of_model(self, decoding: Items[Sequence], step: Step) -> dict[Sequence, int]:
         """Return how many tokens the model is to draft for which sequences; none where that does not pay."""
         if self._model is None:
             return {}
@@ -233,7 +249,7 @@ class Speculation:
             if not self._is_adaptive or acceptance >= LEAST_ACCEPTANCE:
                 candidates.append(Candidate(sequence, [0] * limit, acceptance))  # tokens that are not known yet
         candidates.sort(key=lambda c: -c.acceptance)
-        lengths = self._lengths(candidates, num_seqs, is_by_model=True)
+        lengths = self._lengths(candidates, step, is_by_model=True)
         return {c.sequence: length for c, length in zip(candidates, lengths, strict=False)}
 
     def _ask_model(self, lengths: dict[Sequence, int]) -> None:
@@ -256,33 +272,34 @@ class Speculation:
             logger.exception("a source of drafts failed and is not used again", extra={"source": "DRAFT_MODEL_URI"})
         self._drafting_s += time.perf_counter() - begin_s
 
-    def _chosen(self, found: Iterable[Candidate | None], num_seqs: int) -> dict[Sequence, tuple[int, ...]]:
+    def _chosen(self, found: Iterable[Candidate | None], step: Step) -> dict[Sequence, tuple[int, ...]]:
         """Return the drafts that bring the most tokens a second; none if no drafts bring as many."""
         candidates = sorted((c for c in found if c is not None), key=lambda c: -c.acceptance)
-        lengths = self._lengths(candidates, num_seqs)
+        lengths = self._lengths(candidates, step)
         return {c.sequence: tuple(c.tokens[:length]) for c, length in zip(candidates, lengths, strict=False)}
 
-    def _lengths(self, candidates: Items[Candidate], num_seqs: int, *, is_by_model: bool = False) -> list[int]:
+    def _lengths(self, candidates: Items[Candidate], step: Step, *, is_by_model: bool = False) -> list[int]:
         """Return how many tokens to draft for each of the first candidates."""
         if not candidates:
             return []
         if not self._is_adaptive:
             # The tokens of a proposal are there; those of a model are shared out evenly.
-            share = max((self._num_samples - num_seqs) // len(candidates), 1) if is_by_model else self._most
-            return self._fitting(candidates, min(share, self._most), num_seqs)
-        decode_s = self.costs.decode_s(num_seqs)
-        return [] if decode_s is None else self._best(candidates, num_seqs, decode_s, is_by_model=is_by_model)
+            share = max((self._num_samples - step.num_seqs) // len(candidates), 1) if is_by_model else self._most
+            return self._fitting(candidates, min(share, self._most), step)
+        decode_s = self.costs.decode_s(step.num_seqs)
+        return [] if decode_s is None else self._best(candidates, step, decode_s, is_by_model=is_by_model)
 
-    def _best(self, candidates: Items[Candidate], num_seqs: int, decode_s: float, *, is_by_model: bool) -> list[int]:
+    def _best(self, candidates: Items[Candidate], step: Step, decode_s: float, *, is_by_model: bool) -> list[int]:
         """Return how many tokens to draft for each of the first candidates to be fastest."""
+        num_seqs = step.num_seqs
         best, best_rate = [], LEAST_GAIN * num_seqs / decode_s
         refused: set[tuple[int, int]] = set()
         for longest in (*(n for n in LENGTHS if n < self._most), self._most):
-            lengths = self._fitting(candidates, longest, num_seqs)
+            lengths = self._fitting(candidates, longest, step)
             gain, num_tokens = 0.0, 0
             for count, length in enumerate(lengths, 1):
                 gain += candidates[count - 1].gain(length)
-                num_tokens += 1 + length
+                num_tokens += candidates[count - 1].sequence.num_behind + 1 + length
                 model_s = self.costs.model_s(count, max(lengths[:count])) if is_by_model else 0.0
                 rate = (num_seqs + gain) / (decode_s + model_s + self.costs.more_s(count, num_tokens))
                 if rate > best_rate:
@@ -294,16 +311,17 @@ class Speculation:
                 self.costs.doubt(count, num_tokens)
         return best
 
-    def _fitting(self, candidates: Items[Candidate], longest: int, num_seqs: int) -> list[int]:
+    def _fitting(self, candidates: Items[Candidate], longest: int, step: Step) -> list[int]:
         """Return how many tokens of each of the first candidates a step can verify, if it drafts at most so many."""
-        left = self._num_samples - num_seqs
+        left, rows_left = self._num_samples - step.num_seqs, step.num_rows
         lengths: list[int] = []
-        for candidate in candidates[: self._most_rows]:
-            length = min(longest, len(candidate.tokens), left)
-            if length == 0:
+        for candidate in candidates:
+            length, needs_row = min(longest, len(candidate.tokens), left), candidate.sequence.num_behind == 0
+            if length == 0 or rows_left < needs_row:
                 break
             lengths.append(length)
             left -= length
+            rows_left -= needs_row
         return lengths
 
 

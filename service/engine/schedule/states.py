@@ -8,6 +8,9 @@ may want to go on from, it leaves the slot as a snapshot and goes on in another 
 Only ends of rows are kept. Rows are also what the layers compute at a time, so what they give does not depend on how a
 prompt was cut into steps, nor on where it was found.
 
+Of tokens that may be wrong, since they were drafted, a state reads none. Those that were right are computed again by
+the next step, before the ones that are drafted then: so no state ever goes back.
+
 Two rules make this safe, though a step is planned before earlier ones have run. A slot is registered only if no planned
 step writes it after the state that its key names. And what a plan reads or writes is held until the next plan: within a
 step rows run at the same time, and steps run in their order.
@@ -132,7 +135,7 @@ class SequenceStates:
 
         That of the turn before may be wanted once more, for another question, but less than any other.
         """
-        end = sequence.num_computed
+        end = sequence.next_start
         is_end = end > 0 and end % self._row_tokens == 0 and end // self._page_size <= len(sequence.page_keys)
         has_failed = sequence.finish_reason is FinishReason.ERROR
         if not is_end or has_failed or self.pool.is_registered(sequence.state):

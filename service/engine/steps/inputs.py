@@ -36,7 +36,7 @@ class EmbedInputs(NamedTuple):
     media_ahead: Int[Any, "row token"] | None = None  # as that of `StepInputs`
     rows: Float[Any, "place row level hidden"] | None = None  # of all media; None if no token's place is taken
     windows: dict[int, Int[Any, "slot_and_row base_and_page"]] | None = None  # as those of `StepInputs`
-    states: Int[Any, "2 slot_and_row"] | None = None  # as those of `StepInputs`
+    states: Int[Any, "part slot_and_row"] | None = None  # as those of `StepInputs`
 
 
 class StepInputs(NamedTuple):
@@ -64,8 +64,8 @@ class StepInputs(NamedTuple):
     row_adapters: Int[Any, " row"] | None = None
     # By window, of layers whose pages are apart: the position at which a table begins, and its pages. None without any.
     windows: dict[int, Int[Any, "slot_and_row base_and_page"]] | None = None
-    # The slots of states that are read, then those that are written, as `Paging` has them. None of a model without any.
-    states: Int[Any, "2 slot_and_row"] | None = None
+    # The slots of states, as `StateSlots` has them; without its third part if nothing is drafted. None without states.
+    states: Int[Any, "part slot_and_row"] | None = None
 
     def token_adapters(self) -> Int[Array, " token"] | None:
         """Return the slot of each token's adapter; of padding, NO_ADAPTER."""
@@ -249,8 +249,8 @@ def empty_step(bucket: Bucket, shapes: EngineShapes) -> StepInputs:
         windows = {w.window: np.zeros((num_tables, 1 + w.table_pages), np.int32) for w in shapes.windows}
         inputs = inputs._replace(windows=windows)
     if shapes.states is not None:
-        states = np.full((2, num_slots + num_rows), ZERO_STATE, np.int32)
-        states[1] = shapes.states.num_states  # which writes nothing
+        states = np.zeros((3 if shapes.num_drafts else 2, num_slots + num_rows), np.int32)
+        states[0], states[1] = ZERO_STATE, shapes.states.num_states  # which writes nothing
         inputs = inputs._replace(states=states)
     if shapes.media is not None and shapes.media.has_grid:
         inputs = inputs._replace(positions=np.zeros((3, shapes.padding(bucket)), np.int32))

@@ -14,7 +14,7 @@ def convolve(
     states: LastInputs,
     paging: Paging,
 ) -> tuple[Float[Array, "seq token channel"], LastInputs]:
-    """Convolve the tokens of each sequence with those before them; the returned slots hold the last inputs.
+    """Convolve the tokens of each sequence with those before them; the returned slots hold the last known inputs.
 
     Args:
         inputs: the channels of each token; those of padding change no slot.
@@ -34,7 +34,7 @@ def convolve(
     known = jnp.concatenate([before, inputs.astype(states.dtype)], axis=1)
     wide, weights = known.astype(jnp.float32), taps.astype(jnp.float32)
     summed = sum(wide[:, tap : tap + width] * weights[None, None, :, tap] for tap in range(num_before + 1))
-    last = paging.num_tokens[:, None] + jnp.arange(num_before, dtype=jnp.int32)[None]
+    last = paging.num_known[:, None] + jnp.arange(num_before, dtype=jnp.int32)[None]
     kept = jnp.take_along_axis(known, last[:, :, None], axis=1)
     written = states.at[:, paging.states.writes].set(jnp.swapaxes(kept, 0, 1), mode="drop")
     return jnp.asarray(summed), written

@@ -20,10 +20,10 @@ Source: Yang et al. 2024, arXiv:2412.06464 (Gated DeltaNet); Yang et al. 2024, a
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Float, Int, Int32
 
 from service.kernels.paging import Paging
-from service.kernels.states.recurrence import EXACT, Rule, run_recurrence
+from service.kernels.states.recurrence import EXACT, Rule, last_known, run_recurrence
 
 BLOCK = 16  # rows of the system that are substituted one by one
 
@@ -55,7 +55,7 @@ class _Row(NamedTuple):
 def run_delta(
     tokens: Tokens, states: States, paging: Paging, *, is_in_turn: bool
 ) -> tuple[Float[Array, "seq token key_head group value_dim"], States]:
-    """Return what the heads read at each token; the returned slots hold the states after the last tokens.
+    """Return what the heads read at each token; the returned slots hold the states after the last known tokens.
 
     Args:
         tokens: one of each sequence, or those of each row of a prompt.
@@ -79,8 +79,9 @@ def _step(token: Tokens, state: State) -> tuple[Float[Array, "key_head group val
     return of_query + jnp.sum(key * query, axis=1)[:, None, None] * correction, changed
 
 
-def _prepare(tokens: Tokens) -> _Row:
+def _prepare(tokens: Tokens, num_known: Int[Array, ""] | None) -> _Row:
     """Return what of a row does not depend on the state before it; the number of its tokens is a multiple of 16."""
+    last = last_known(num_known)
     by_head = [jnp.moveaxis(array, 0, axis) for array, axis in zip(tokens, (1, 1, 2, 2, 2), strict=True)]
     queries, keys, values, decays, shares = by_head
     num_tokens = keys.shape[1]
@@ -104,8 +105,8 @@ def _prepare(tokens: Tokens) -> _Row:
         solved[..., values.shape[-1] :],
         of_queries * left,
         grown[..., None] * queries[:, None],
-        jnp.exp(total[..., -1:] - total)[..., None] * keys[:, None],
-        grown[..., -1],
+        left[..., last, :, None] * keys[:, None],
+        grown[..., last],
     )
 
 

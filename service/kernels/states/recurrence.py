@@ -25,7 +25,9 @@ class Rule(NamedTuple):
     """What a kind of layer computes. All is float32, and of one sequence."""
 
     step: Callable[[Tokens, State], tuple[Float[Array, "..."], State]]  # one token, [1, ...]
-    prepare: Callable[[Tokens], Any]  # what of a row, [token, ...], does not depend on the state before it
+    # What of a row, [token, ...], does not depend on the state before it. The state after it is that after so many of
+    # its first tokens; None: after all.
+    prepare: Callable[[Tokens, Int[Array, ""] | None], Any]
     advance: Callable[[Any, State], tuple[Float[Array, "token ..."], State]]  # the rest of it
     multiple: int  # what the number of tokens of a row must be a multiple of
 
@@ -39,7 +41,7 @@ def run_recurrence(
     *,
     is_in_turn: bool,
 ) -> tuple[Float[Array, "seq token ..."], States]:
-    """Return what is read at each token; the returned slots hold the states after the last tokens.
+    """Return what is read at each token; the returned slots hold the states after the last tokens that are known.
 
     Args:
         rule: what a layer computes.
@@ -91,7 +93,9 @@ def _in_short_rows(
     reads = jnp.where(part == 0, slots.reads[:, None], STATE_BEFORE)
     is_last = part == jnp.maximum(paging.num_tokens[:, None] - 1, 0) // ROW
     writes = jnp.where(is_last, slots.writes[:, None], no_slot)
-    own = StateSlots(reads.reshape(-1), writes.reshape(-1))
+    # Of a row with tokens that may be wrong there is one part: it is short.
+    known = None if slots.known is None else jnp.clip(slots.known[:, None] - part * ROW, 0, ROW).reshape(-1)
+    own = StateSlots(reads.reshape(-1), writes.reshape(-1), known)
     short = paging._replace(num_tokens=num_tokens.reshape(num_rows * parts), states=own)
     return jax.tree.map(cut, tokens), cut(results), short
 
@@ -148,13 +152,13 @@ def _run_rows(
     tokens, results = jax.tree.map(
         lambda array: jnp.pad(array, ((0, 0), (0, padding), *((0, 0),) * (array.ndim - 2))), (tokens, results)
     )
-    prepared = None if is_in_turn else jax.vmap(rule.prepare)(tokens)
+    prepared = None if is_in_turn else jax.vmap(rule.prepare)(tokens, slots.known)
 
     def run(number: Int[Array, ""], carry: tuple[States, State, Array]) -> tuple[States, State, Array]:
         states, state, results = carry
         source = tokens if prepared is None else prepared
         own = jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, number, keepdims=False), source)
-        row = rule.prepare(own) if prepared is None else own
+        row = rule.prepare(own, None if slots.known is None else slots.known[number]) if prepared is None else own
         reads, writes = slots.reads[number], slots.writes[number]
         before = jnp.where(reads == STATE_BEFORE, state, _begun(_slot(states, reads), reads))
         read, after = rule.advance(row, before)
@@ -169,6 +173,11 @@ def _run_rows(
         num_rows = jnp.max(jnp.where(paging.num_tokens > 0, jnp.arange(1, num_rows + 1), 0))
     states, _, results = jax.lax.fori_loop(0, num_rows, run, (states, jnp.zeros_like(states[0]), results))
     return results, states
+
+
+def last_known(num_known: Int[Array, ""] | None) -> Int[Array, ""] | int:
+    """Return the place in a row of the last token that is known, as `Rule.prepare` takes their number."""
+    return -1 if num_known is None else jnp.maximum(num_known - 1, 0)
 
 
 def _slot(states: States, slot: Int[Array, ""]) -> State:

@@ -17,10 +17,10 @@ Source: Dao & Gu 2024, arXiv:2405.21060, sections 6 and 7.
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from service.kernels.paging import Paging
-from service.kernels.states.recurrence import EXACT, Rule, run_recurrence
+from service.kernels.states.recurrence import EXACT, Rule, last_known, run_recurrence
 
 type States = Float[Array, "slot group head head_dim state_dim"]
 type State = Float[Array, "group head head_dim state_dim"]
@@ -49,7 +49,7 @@ class _Row(NamedTuple):
 def run_ssd(
     tokens: Tokens, states: States, paging: Paging, *, is_in_turn: bool
 ) -> tuple[Float[Array, "seq token group head head_dim"], States]:
-    """Return what the heads read at each token; the returned slots hold the states after the last tokens.
+    """Return what the heads read at each token; the returned slots hold the states after the last known tokens.
 
     Args:
         tokens: one of each sequence, or those of each row of a prompt.
@@ -68,8 +68,9 @@ def _step(token: Tokens, state: State) -> tuple[Float[Array, "group head head_di
     return jnp.sum(changed * token.reads[0][:, None, None, :], axis=-1), changed
 
 
-def _prepare(tokens: Tokens) -> _Row:
+def _prepare(tokens: Tokens, num_known: Int[Array, ""] | None) -> _Row:
     """Return what of a row does not depend on the state before it."""
+    last = last_known(num_known)
     inputs, decays = jnp.moveaxis(tokens.inputs, 0, 2), jnp.moveaxis(tokens.decays, 0, 2)
     writes, reads = jnp.moveaxis(tokens.writes, 0, 1), jnp.moveaxis(tokens.reads, 0, 1)
     token = jnp.arange(decays.shape[-1], dtype=jnp.int32)
@@ -80,7 +81,7 @@ def _prepare(tokens: Tokens) -> _Row:
     scores = jnp.einsum("gis,gjs->gij", reads, writes, precision=EXACT)[:, None] * left
     among = jnp.einsum("ghij,ghjp->ghip", scores, inputs, precision=EXACT)
     grown = jnp.exp(jnp.cumsum(decays, axis=-1))
-    return _Row(among, reads, grown, left[..., -1, :, None] * inputs, writes, grown[..., -1])
+    return _Row(among, reads, grown, left[..., last, :, None] * inputs, writes, grown[..., last])
 
 
 def _advance(row: _Row, state: State) -> tuple[Float[Array, "token group head head_dim"], State]:

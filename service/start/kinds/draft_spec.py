@@ -189,12 +189,6 @@ def check_target(target: DecoderConfig) -> None:
     """
     if target.speech_encoder is not None:
         raise SettingsError("DRAFT_MODEL_URI", "is set, and nothing is drafted for a model of speech. Unset it.")
-    if any(layer.state is not None for layer in target.layers):
-        message = (
-            f"is set, and nothing is drafted for {target.model_type}: its layers keep states, which rejected tokens "
-            "would have changed. Unset it."
-        )
-        raise SettingsError("DRAFT_MODEL_URI", message)
 
 
 def draft_refusal(uri: str, reason: str) -> SettingsError:

@@ -436,9 +436,8 @@ def choose_shapes(
 
 
 def _num_drafts(mode: SpeculationMode, config: DecoderConfig) -> int:
-    """Return how many tokens may be drafted; none of speech, nor where a wrong one would have changed a state."""
-    has_states = any(layer.state is not None for layer in config.layers)
-    return 0 if mode == "off" or has_states or config.speech_encoder is not None else MAX_DRAFTS
+    """Return how many tokens may be drafted; none of speech."""
+    return 0 if mode == "off" or config.speech_encoder is not None else MAX_DRAFTS
 
 
 def _adapter_shapes(settings: Settings, config: DecoderConfig) -> AdapterShapes | None:

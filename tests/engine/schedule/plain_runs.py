@@ -4,7 +4,9 @@ import random
 from dataclasses import replace
 
 from service.engine.request import FinishReason, Request, Sampling
+from service.engine.schedule.plan import Plan
 from service.engine.schedule.scheduler import Scheduler
+from service.engine.schedule.speculation import Speculation
 from service.engine.shapes import EngineShapes, step_pages, window_pages
 from tests.engine.schedule.windows import PlainDevice, expected, held
 
@@ -18,6 +20,9 @@ def request_of(name: str, prompt, max_tokens: int, priority: int = 0) -> Request
 def run_out(scheduler, device, results=None):
     events, before = [], None
     while True:
+        if before is not None and must_read(scheduler, before[0]):
+            events += scheduler.commit(*before)
+            before = None
         plan = scheduler.plan()
         token_ids = None if plan is None else device.run(plan)
         if before is not None:
@@ -27,9 +32,16 @@ def run_out(scheduler, device, results=None):
         before = None if plan is None else (plan, token_ids)
 
 
-def check_random_plans(rng: random.Random, shapes: EngineShapes, *, num_plans: int) -> int:
+def must_read(scheduler: Scheduler, plan: Plan) -> bool:
+    """Return whether a plan is read before the next one is made, as the engine's loop does it."""
+    return plan.num_drafts > 0 or scheduler.may_draft
+
+
+def check_random_plans(
+    rng: random.Random, shapes: EngineShapes, *, num_plans: int, speculation: Speculation | None = None
+) -> int:
     """Run plans over pools that are too small for all, and return how many tokens the last prompts find again."""
-    scheduler, device = Scheduler.of(shapes), PlainDevice(shapes)
+    scheduler, device = Scheduler.of(shapes, speculation=speculation), PlainDevice(shapes)
     beginnings = [[rng.randrange(VOCAB_SIZE) for _ in range(40)] for _ in range(3)]
     sequences, aborted, prompts, before, num_failed = [], set(), [], None, 0
     bound = [window_pages(w.window, 4) + step_pages(16, 4) for w in shapes.windows]
@@ -47,6 +59,9 @@ def check_random_plans(rng: random.Random, shapes: EngineShapes, *, num_plans: i
         if sequences and rng.random() < 0.05:
             scheduler.abort(sequence := rng.choice(sequences[-8:]))
             aborted.add(sequence)
+        if before is not None and must_read(scheduler, before[0]):
+            scheduler.commit(*before)
+            before = None
         plan = scheduler.plan()
         is_failing = plan is not None and rng.random() < 0.01
         failing = {rng.choice(plan.seqs).slot} if is_failing else set()

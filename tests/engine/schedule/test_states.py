@@ -7,7 +7,9 @@ import pytest
 
 from service.engine.request import FinishReason
 from service.engine.schedule.scheduler import Scheduler
+from service.engine.schedule.speculation import Speculation
 from service.engine.shapes import StateShapes
+from tests.engine.drafting import Oracle
 from tests.engine.schedule.plain_runs import check_random_plans, request_of, run_out
 from tests.engine.schedule.windows import PlainDevice, expected, window_shapes
 
@@ -23,7 +25,28 @@ def test_random_plans_give_every_sequence_its_own_text_and_lose_no_slot(seed):
     states = StateShapes(rng.choice([4, 5, 7, 12]), rng.choice([8, 16, 64]))
     windows = rng.choice([{}, {"w14": 14}])
     shapes = window_shapes(num_pages=rng.choice([16, 24, 40]), states=states, **windows)
-    assert check_random_plans(rng, shapes, num_plans=2500) > 0
+    assert check_random_plans(rng, shapes, num_plans=2000) > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drafts_change_no_text_and_lose_no_slot(seed):
+    """Of those that are drafted some are wrong; the state has read none of them."""
+    rng = random.Random(seed)
+    states = StateShapes(rng.choice([4, 5, 7, 12]), rng.choice([8, 16, 64]))
+    windows = rng.choice([{}, {"w14": 14}])
+    num_pages, num_drafts = rng.choice([16, 24, 40]), rng.choice([2, 5])
+    shapes = window_shapes(num_pages=num_pages, num_drafts=num_drafts, states=states, **windows)
+    known: dict[tuple[int, ...], list[int]] = {}
+
+    def continuation(sequence):
+        prompt = sequence.request.prompt_ids
+        if prompt not in known:
+            known[prompt] = expected(shapes, prompt, 30)
+        return known[prompt][len(sequence.output_ids) :]
+
+    speculation = Speculation(shapes, [Oracle(continuation, 0.2, seed)], is_adaptive=False)
+    assert check_random_plans(rng, shapes, num_plans=500, speculation=speculation) > 0
+    assert speculation.num_draft_tokens > speculation.num_accepted_tokens > 100
 
 
 @pytest.mark.parametrize("seed", range(4))

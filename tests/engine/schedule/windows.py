@@ -23,6 +23,7 @@ def window_shapes(
     num_slots: int = 4,
     num_pages: int = 40,
     states: StateShapes | None = None,
+    num_drafts: int = 0,
     **windows: int,
 ) -> EngineShapes:
     """Return shapes with pages of four tokens; `windows` names them: `w8=20` for 20 pages of a window of 8."""
@@ -32,6 +33,7 @@ def window_shapes(
         for name, count in windows.items()
     )
     sizes = {"max_prefill_tokens": 16, "row_tokens": 8, "windows": apart, "states": states}
+    sizes["num_drafts"] = num_drafts
     return EngineShapes(num_slots, num_pages, 4, context, **sizes)
 
 
@@ -75,7 +77,7 @@ class PlainDevice:
         self._last = [0] * shapes.num_slots
 
     def run(self, plan: Plan, failing: set[int] = frozenset()) -> list[int]:
-        """Return a token of each planned sequence; those of failing slots are NaN, and so is what they write."""
+        """Return the tokens of each planned sequence; those of failing slots are NaN, and so is what they write."""
         step = pack(plan, self._available, self.shapes, self._tables)
         anew = pack(plan, self._available, self.shapes, PageTables(self.shapes))
         jax.tree.map(np.testing.assert_array_equal, step.inputs, anew.inputs)
@@ -102,10 +104,17 @@ class PlainDevice:
         results = []
         for planned in plan.seqs:
             row, end = ends[planned.slot]
-            token_id = self._sample(step, row, end, after) if planned.is_sampled else 0
-            if planned.is_sampled:
-                self._last[planned.slot] = max(token_id, 0)
-            results.append(token_id)
+            if not planned.is_sampled:
+                results.append(0)
+                continue
+            assert end - len(planned.drafts) == planned.first_sampled
+            own = [
+                self._sample(step, row, of_end, after[row][of_end - end - 1] if after else None)
+                for of_end in range(planned.first_sampled, end + 1)
+            ]
+            num_accepted = next((n for n, drafted in enumerate(planned.drafts) if own[n] != drafted), len(own) - 1)
+            self._last[planned.slot] = max(own[num_accepted], 0)
+            results += own
         return results
 
     def _decodes(self, step: PackedStep) -> list[tuple[int, int]]:
@@ -113,36 +122,38 @@ class PlainDevice:
 
     def _run_states(
         self, step: PackedStep, rows: list[tuple[int, int, int, list[int]]], failing: set[int]
-    ) -> dict[int, int]:
-        """Return the state after each row, all of which run at the same time, those of one sequence in their order."""
+    ) -> dict[int, list[int]]:
+        """Return the states after the tokens of each row; all rows run at once, those of a sequence in their order."""
         if step.inputs.states is None:
             return {}
-        (reads, writes), num_states = step.inputs.states.tolist(), len(self._states)
+        (reads, writes, *known), num_states = step.inputs.states.tolist(), len(self._states)
         assert [writes[row] for row in range(len(writes)) if row not in {row for row, *_ in rows}].count(
             num_states
         ) == len(writes) - len(rows)
         before, after, writers, readers = list(self._states), {}, {}, {}
         for row, slot, start, token_ids in rows:
             assert (reads[row] == ZERO_STATE) == (start == 0)
-            state = after[row - 1] if reads[row] == STATE_BEFORE else 0 if reads[row] < 0 else before[reads[row]]
+            state = after[row - 1][-1] if reads[row] == STATE_BEFORE else 0 if reads[row] < 0 else before[reads[row]]
             if reads[row] >= 0:
                 readers.setdefault(reads[row], set()).add(slot)
+            after[row] = []
             for token_id in token_ids:
                 is_nan = state == POISON or slot in failing
                 state = POISON if is_nan else _changed(state, token_id)
-            after[row] = state
+                after[row].append(state)
+            num_known = known[0][row] if known and row >= step.bucket.num_seqs else len(token_ids)
             if writes[row] < num_states:
                 assert writes[row] not in writers, "two rows write one slot"
                 writers[writes[row]] = slot
-                self._states[writes[row]] = state
+                self._states[writes[row]] = after[row][num_known - 1]
         for state_slot, slot in writers.items():
             assert readers.get(state_slot, set()) <= {slot}, "a step reads a slot of which another sequence writes"
         return after
 
-    def _sample(self, step: PackedStep, row: int, end: int, after: dict[int, int]) -> int:
+    def _sample(self, step: PackedStep, row: int, end: int, state: int | None) -> int:
         windows = [0, *(max(end - w.window, 0) for w in self.shapes.windows)]
         seen = [self._read(pool, step, row, first, end) for pool, first in enumerate(windows)]
-        seen += [np.array([after[row]], np.int64)] if after else []
+        seen += [] if state is None else [np.array([state], np.int64)]
         if any((values == POISON).any() for values in seen):
             return -1
         return sum((2 * place + 1) * int(values.sum()) for place, values in enumerate(seen)) % VOCAB
