@@ -3,13 +3,14 @@
 An 8-bit KV cache uses tpu_kv8.py instead, and so do heads of more than 128 dimensions, for which JAX's kernel does not
 compile.
 
-JAX's kernel takes the tokens of all sequences concatenated without padding, and keys and values interleaved by head in
-one array, padded to 128 dimensions; heads of 64 or fewer fill them together (ragged/joined.py):
+JAX's kernel takes the tokens of all sequences one after another, and keys and values interleaved by head in one array,
+padded to 128 dimensions; heads of 64 or fewer fill them together (ragged/joined.py). It finds a token's position from
+the end of its sequence, so the padding behind a sequence counts as tokens before those of the next one:
 
     ours      [seq, token]   a a a .          cache   [page, position, (k0 v0 k1 v1 ...), head_dim]
                              b b . .
-                             . . . .   (padding: one token that sees one position)
-    ragged    a a a b b .              num_tokens = 3, 2, 1
+                             c c c c
+    ragged    a a a|. b b|. . c c c c         bounds = 0, 3, 6, 12
 
 An unsupported number of heads (3) is padded with heads of zeros (4), which no query of the model sees.
 
@@ -27,10 +28,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int, Num
 
 from service.kernels.attention import KVHeads, QueryHeads, Scoring, Sinks
 from service.kernels.cache_layout import CacheLayout
+from service.kernels.kv8.words import packed_words
 from service.kernels.limits import TPU_LANES, tpu_cached_heads, tpu_heads_per_register
 from service.kernels.paging import Paging
 from service.kernels.ragged.blocks import choose_block
@@ -76,13 +78,10 @@ class RaggedAttention:
         if new_keys is not None and new_values is not None:
             with jax.named_scope("cache_update"):
                 new = (padded(part, {2: num_cached, 3: cached_dim}) for part in (new_keys, new_values))
-                pairs = jnp.stack([joined(part, per_register) for part in new], axis=3)
-                pairs = pairs.reshape(num_seqs, width, num_vectors, dim).astype(cache.dtype)
-                pages = write_pairs(cache, pairs, paging, interpret=self.interpret)
+                keys, values = (joined(part, per_register) for part in new)
+                pages = write_pairs(cache, _pairs(keys, values, cache.dtype), paging, interpret=self.interpret)
         with jax.named_scope("attention"):
-            ragged = _Ragged(paging, width)
-            rows = joined_queries(padded(query, {2: num_cached, 4: cached_dim}), per_register)
-            rows = rows.reshape(num_seqs, width, num_cached * group, dim)
+            queries = joined_queries(padded(query, {2: num_cached, 4: cached_dim}), per_register)
             block = choose_block(
                 self.device_kind,
                 page_size=page_size,
@@ -93,11 +92,11 @@ class RaggedAttention:
                 num_tokens=num_seqs * width,
             )
             attended = self.ragged_attention(
-                ragged.pack(rows),
+                queries.reshape(num_seqs * width, num_cached * group, dim),
                 pages,
                 jnp.where(paging.num_tokens > 0, paging.start + paging.num_tokens, 1),
                 jnp.clip(paging.page_table, 0, num_pages - 1),  # a copy from outside the array would halt the chip
-                ragged.bounds,
+                _bounds(paging, width),
                 jnp.array([num_seqs], jnp.int32),
                 sm_scale=scoring.scale,
                 sliding_window=scoring.sliding_window,
@@ -106,41 +105,25 @@ class RaggedAttention:
                 num_queries_per_block=block.num_queries,
                 vmem_limit_bytes=block.vmem_bytes,
             )
-            by_head = ragged.unpack(attended).reshape(num_seqs, width, num_joined, per_register * group, dim)
-            unpacked = own_parts(by_head, per_register)[:, :, :num_kv_heads, :, :head_dim]
-            # The kernel does not initialize the outputs of padding.
-            is_token = paging.is_token(width)[:, :, None, None, None]
-            return jnp.where(is_token, unpacked, 0), pages
+            # Of padding, the kernel does not initialize the outputs. As matrices, so that XLA lays them out once.
+            matrix = attended.reshape(num_seqs * width, -1)
+            attended = jnp.where(paging.is_token(width).reshape(-1, 1), matrix, 0)
+            by_head = attended.reshape(num_seqs, width, num_joined, per_register * group, dim)
+            return own_parts(by_head, per_register)[:, :, :num_kv_heads, :, :head_dim], pages
 
 
-class _Ragged:
-    """Maps the tokens of a padded step to concatenated tokens."""
+def _bounds(paging: Paging, width: int) -> Int[Array, " bound"]:
+    """Return where each sequence begins, with the padding of the one before it, and where the last one ends."""
+    # The kernel prefetches the next sequence's pages before it knows whether that sequence has tokens.
+    ends = jnp.maximum(paging.num_tokens, 1) + width * jnp.arange(len(paging.num_tokens), dtype=jnp.int32)
+    return jnp.concatenate([jnp.zeros(1, jnp.int32), ends])
 
-    def __init__(self, paging: Paging, width: int) -> None:
-        self.num_seqs, self.width = len(paging.num_tokens), width
-        # The kernel prefetches the next sequence's pages before it knows whether that sequence has tokens.
-        counts = jnp.maximum(paging.num_tokens, 1)
-        self.bounds: Int[Array, " bound"] = jnp.concatenate(
-            [jnp.zeros(1, jnp.int32), jnp.cumsum(counts, dtype=jnp.int32)]
-        )
-        tokens = jnp.arange(width, dtype=jnp.int32)[None, :]
-        self._places = self.bounds[:-1, None] + jnp.minimum(tokens, counts[:, None] - 1)
-        self._drops = jnp.where(tokens < counts[:, None], self._places, self.num_seqs * width)
 
-    @property
-    def _is_packed(self) -> bool:
-        """Whether there is no padding between tokens: there is one sequence, or each has one token."""
-        return self.num_seqs == 1 or self.width == 1
-
-    def pack(self, padded: Float[Array, "seq token head dim"]) -> Float[Array, "place head dim"]:
-        """Remove the padding between tokens."""
-        flat = padded.reshape(self.num_seqs * self.width, *padded.shape[2:])
-        if self._is_packed:
-            return flat
-        return jnp.zeros_like(flat).at[self._drops.reshape(-1)].set(flat, mode="drop")
-
-    def unpack(self, flat: Float[Array, "place head dim"]) -> Float[Array, "seq token head dim"]:
-        """Insert padding between tokens, with undefined values."""
-        if self._is_packed:
-            return flat.reshape(self.num_seqs, self.width, *flat.shape[1:])
-        return flat[self._places]
+def _pairs(
+    keys: Float[Array, "seq token kv_head dim"], values: Float[Array, "seq token kv_head dim"], dtype: DTypeLike
+) -> Num[Array, "seq token word dim"]:
+    """Return keys and values as `write_pairs` takes them: of 16 bits in words, which are the same in memory."""
+    if jnp.dtype(dtype).itemsize == 2:
+        return packed_words(keys.astype(dtype), values.astype(dtype))
+    num_seqs, width, num_heads, dim = keys.shape
+    return jnp.stack([keys, values], axis=3).reshape(num_seqs, width, 2 * num_heads, dim).astype(dtype)

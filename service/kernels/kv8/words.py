@@ -8,6 +8,8 @@ So a single load provides keys and values, the type is one that every TPU can co
 for which v5e and v6e have no instructions.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float32, Int32, Num
@@ -27,15 +29,11 @@ def packed_words(
     keys: Num[Array, "*token kv_head dim"], values: Num[Array, "*token kv_head dim"]
 ) -> Int32[Array, "*token word dim"]:
     """Pack keys and values into words; the heads must fill them."""
-    octets = keys.dtype.itemsize
-    per_word = WORD_BYTES // octets  # keys and values
-    stacked = jax.lax.bitcast_convert_type(jnp.stack([keys, values], axis=-2), f"uint{8 * octets}")
-    *token, num_heads, _, dim = stacked.shape
-    parts = stacked.reshape(*token, 2 * num_heads // per_word, per_word, dim).astype(jnp.uint32)
-    words = parts[..., 0, :]
-    for place in range(1, per_word):
-        words |= parts[..., place, :] << (8 * octets * place)
-    return jax.lax.bitcast_convert_type(words, jnp.int32)
+    octets, count = keys.dtype.itemsize, heads_per_word(keys.dtype)
+    bits = (jax.lax.bitcast_convert_type(part, f"uint{8 * octets}").astype(jnp.uint32) for part in (keys, values))
+    pairs = functools.reduce(jnp.bitwise_or, (part << (8 * octets * place) for place, part in enumerate(bits)))
+    words = (pairs[..., place::count, :] << (16 * octets * place) for place in range(count))
+    return jax.lax.bitcast_convert_type(functools.reduce(jnp.bitwise_or, words), jnp.int32)
 
 
 def unpacked(words: Int32[Array, "..."], place: int, dtype: DTypeLike) -> Float32[Array, "..."]:

@@ -23,19 +23,20 @@ KVPairs = Num[Array, "page position key_and_value dim"]
 
 
 def write_pairs(
-    pages: KVPairs, pairs: Num[Array, "seq token key_and_value dim"], paging: Paging, *, interpret: bool = False
+    pages: KVPairs, pairs: Num[Array, "seq token word dim"], paging: Paging, *, interpret: bool = False
 ) -> KVPairs:
     """Return the pages with a step's tokens written to them, in place if the caller donates them.
 
     Args:
         pages: all pages.
-        pairs: keys and values of the step's tokens, in the dtype of the pages.
+        pairs: keys and values of the step's tokens, in the dtype of the pages, or as words that have their bits: XLA
+            takes 15 times as long to interleave keys and values of 16 bits as to pack them into words.
         paging: the destinations of the tokens; no two sequences write to the same page.
         interpret: emulate the kernel without a TPU, for tests.
     """
     num_pages, page_size, *vector = pages.shape
     width = pairs.shape[1]
-    flat_pairs, flat_pages = pairs.reshape(-1, *vector), pages.reshape(num_pages * page_size, *vector)
+    flat_pairs, flat_pages = pairs.reshape(-1, *pairs.shape[2:]), pages.reshape(num_pages * page_size, *vector)
     runs = _runs(paging, width, page_size)
     sizes = [1 << bit for bit in range(min(width, page_size).bit_length())]
     written = pl.pallas_call(
@@ -73,11 +74,12 @@ def _copy_runs(
     sources: jax.Ref,
     destinations: jax.Ref,
     lengths: jax.Ref,
-    *refs: jax.Ref,
+    *refs: Any,  # the type of references has no `bitcast`
     sizes: list[int],
 ) -> None:
     """Start the copies of all runs, then wait for them."""
-    pairs, _, pages, arrived = refs  # the second is the input that the third aliases
+    pairs, _, stored, arrived = refs  # the second is the input that the third aliases
+    pages = stored if stored.dtype == pairs.dtype else stored.bitcast(pairs.dtype)
 
     def for_each_piece(act: Callable[[Any], None]) -> None:
         @pl.loop(0, lengths.shape[0])
