@@ -80,12 +80,13 @@ def places_by_group(groups: Int[Array, " row"], num_groups: int) -> tuple[Int[Ar
     It counts instead of sorting: steps with an `argsort` here could not be stored in a bundle, since XLA:CPU failed to
     serialize them ("`LessThan` is not serializable").
     """
-    is_of_group = jax.nn.one_hot(groups, num_groups, dtype=jnp.int32)
     if len(groups) <= FEW_ROWS:
-        sizes = jnp.sum(is_of_group, axis=0)
-        is_equal = groups[None, :] == groups[:, None]
-        before = jnp.sum(is_equal & jnp.tri(len(groups), k=-1, dtype=bool), axis=1, dtype=jnp.int32)
-        return before + (running_sum(sizes) - sizes)[groups], sizes
+        order = groups * len(groups) + jnp.arange(len(groups), dtype=jnp.int32)  # of which no two are equal
+        place = jnp.sum(order[None, :] < order[:, None], axis=1, dtype=jnp.int32)
+        group = jax.lax.div(order, jnp.int32(len(groups)))  # of what is in memory already, on a GPU
+        is_of_group = group[None, :] == jnp.arange(num_groups, dtype=jnp.int32)[:, None]
+        return place, jnp.sum(is_of_group, axis=1, dtype=jnp.int32)
+    is_of_group = jax.nn.one_hot(groups, num_groups, dtype=jnp.int32)
     counts = jnp.cumsum(is_of_group, axis=0)
     sizes = counts[-1]
     first = running_sum(sizes) - sizes
