@@ -33,6 +33,7 @@ from service.checkpoint.model_config import (
     parse_json_object,
     parse_levanter_yaml,
 )
+from service.checkpoint.mtp_layer import with_mtp_layer
 from service.checkpoint.quantization_file import with_quantization_file
 from service.checkpoint.score_tokens import with_score_token_ids
 from service.checkpoint.sentence_files import (
@@ -160,6 +161,7 @@ def locate(
     if isinstance(layout, SnapshotLayout):
         hub_config = with_image_encoder(files, layout, hub_config, cache)
         hub_config = with_head(files, layout, hub_config, sentence_files, cache)
+        hub_config = with_mtp_layer(files, layout, hub_config, cache)
     adapter = None if adapter_uri is None else locate_adapter(adapter_uri, open_source)
     return LocatedCheckpoint(source.uri, layout, hub_config, files, tokenizer, sentence_files, adapter, generation)
 

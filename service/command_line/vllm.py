@@ -204,7 +204,7 @@ IGNORED: Mapping[str, str] = {
     "cuda-graph-sizes": "executables are for the sizes that MAX_NUM_SEQS needs",
     "cudagraph-capture-sizes": "executables are for the sizes that MAX_NUM_SEQS needs",
     "max-cudagraph-capture-size": "executables are for the sizes that MAX_NUM_SEQS needs",
-    "speculative-config": "SPECULATION says when tokens are drafted, DRAFT_MODEL_URI by what model",
+    "speculative-config": "SPECULATION says when tokens are drafted, DRAFT_MODEL_URI by what; an MTP layer needs none",
     "speculative-model": "SPECULATION says when tokens are drafted, DRAFT_MODEL_URI by what model",
     "num-speculative-tokens": "SPECULATION says when tokens are drafted; answers are the same",
     "num-lookahead-slots": "SPECULATION says when tokens are drafted; answers are the same",

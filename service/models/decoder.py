@@ -222,9 +222,12 @@ class Decoder:
         inputs: LayerGroupInputs,
         shown: Int[Array, " tap"],
     ) -> tuple[Float[Array, "token hidden"], Cache, Float[Array, "tap token hidden"]]:
-        """Run a group's layers, and return the hidden states before some, by their numbers in the group, too."""
+        """Run a group's layers, and return the hidden states before some, by their numbers in the group, too.
+
+        The number after the last one's stands for the hidden states behind it.
+        """
         hidden, new_cache, _, before = self._run(group, weights, cache, inputs, None)
-        return hidden, new_cache, jnp.stack(before)[shown]
+        return hidden, new_cache, jnp.stack([*before, hidden])[shown]
 
     def attend_layer_group(
         self,

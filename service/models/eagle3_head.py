@@ -2,43 +2,31 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import override
 
 import haliax as hax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from service.kernels.cache_layout import CacheLayout
 from service.kernels.paging import Regions
-from service.models.decoder import Decoder
+from service.models.draft_head import DraftHead, named_tokens
 from service.models.eagle3 import EMBEDDINGS, Eagle3Config, eagle3_weight_specs
-from service.models.interface import Cache, LayerGroupInputs, Weights
-from service.models.multiply import Multiply
+from service.models.interface import Cache, Weights
 from service.models.norm import normalized
 
 
 @dataclass(frozen=True)
-class Eagle3Head:
+class Eagle3Head(DraftHead):
     """A head, in one dtype."""
 
     config: Eagle3Config
-    decoder: Decoder  # of its layer
 
-    @property
-    def hidden_size(self) -> int:
-        """The width of the hidden states."""
-        return self.config.decoder.hidden_size
-
-    def initial_cache(self, layout: CacheLayout) -> Cache:
-        """Return the layer's empty cache; only traced."""
-        [group] = self.decoder.layer_groups
-        return self.decoder.initial_cache(layout, group)
-
+    @override
     def read(self, weights: Weights, shown: Float[Array, "token tap target"]) -> Float[Array, "token hidden"]:
-        """Return what the layer reads of hidden states of the target."""
         read = hax.named(shown.astype(self.decoder.dtype).reshape(len(shown), -1), ("token", "tapped"))
-        out = self._multiply(read, self._named(weights), "fc", ("tapped",))
-        return self._multiply.constrained(out).rearrange(("token", "embed")).array
+        out = self.multiply(read, self._named(weights), "fc", ("tapped",))
+        return self.multiply.constrained(out).rearrange(("token", "embed")).array
 
+    @override
     def go_on(
         self,
         weights: Weights,
@@ -47,51 +35,19 @@ class Eagle3Head:
         hidden: Float[Array, "token hidden"],
         regions: Regions,
     ) -> tuple[Cache, Float[Array, "token hidden"]]:
-        """Run the layer.
-
-        Args:
-            weights: by name, with the embeddings.
-            cache: the layer's.
-            token_ids: the token after each position.
-            hidden: what `read` returned of the hidden states of the target at the position, or the layer's own result
-                at the position before.
-            regions: the positions.
-
-        Returns:
-            the cache with the positions' keys and values, and the layer's result.
-        """
-        [group] = self.decoder.layer_groups
         named = self._named(weights)
         embedded = self.decoder.embedded(named, hax.named(token_ids, "token"))
-        entering = normalized(hax.named(hidden, ("token", "embed")), self.config.hidden_norm, named, "hidden_norm")
-        inputs = LayerGroupInputs(
-            entering.rearrange(("token", "embed")).array,
-            self.decoder.rotations(regions.positions(len(token_ids))),
-            regions,
-            embedded=embedded.rearrange(("token", "embed")).array,
-        )
-        result, cache = self.decoder.run_layer_group(group, [weights[name] for name in group.weights], cache, inputs)
-        return cache, result
+        entering = normalized(named_tokens(hidden), self.config.hidden_norm, named, "hidden_norm")
+        return self.run_layer(weights, cache, entering, regions, embedded)
 
+    @override
     def likeliest(
         self, weights: Weights, hidden: Float[Array, "token hidden"], num_used: Int[Array, ""]
     ) -> Int[Array, " token"]:
-        """Return the target's token that is likeliest after each result of the layer; of the first `num_used`."""
         named = self._named(weights)
-        states = normalized(hax.named(hidden, ("token", "embed")), self.config.decoder.final_norm, named, "final_norm")
-        multiply = Multiply(
-            self.decoder.products,
-            self.decoder.fp8,
-            self.decoder.mesh,
-            jnp.stack([jnp.int32(0), num_used.astype(jnp.int32)])[None],
-        )
-        logits = multiply.constrained(multiply(states, named, "unembed", ("embed",), dtype=jnp.float32))
-        drafted = jnp.argmax(logits.rearrange(("token", "vocab")).array, axis=-1).astype(jnp.int32)
+        states = normalized(named_tokens(hidden), self.config.decoder.final_norm, named, "final_norm")
+        drafted = self.best(states, named, "unembed", num_used)
         return drafted + weights["ids"][drafted] if self.config.has_ids else drafted
-
-    @property
-    def _multiply(self) -> Multiply:
-        return Multiply(self.decoder.products, self.decoder.fp8, self.decoder.mesh)
 
     def _named(self, weights: Weights) -> Mapping[str, hax.NamedArray]:
         """Return the arrays outside the layer, by name: the embeddings are stored as their owner's are."""

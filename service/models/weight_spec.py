@@ -1,8 +1,8 @@
 """The arrays of a model, and the checkpoint tensors that each of them is made from; no jax."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -105,6 +105,16 @@ class WeightSpec:
     def num_bytes(self) -> int:
         """The size of the whole array on the host."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+
+DRAFT_PREFIX = "draft."  # of the names of the weights of what drafts, beside its target's
+
+
+def prefixed(specs: Iterable[WeightSpec], prefix: str) -> tuple[WeightSpec, ...]:
+    """Return weights, and the names of their scales, with a prefix."""
+    return tuple(
+        replace(spec, name=f"{prefix}{spec.name}", scale=spec.scale and f"{prefix}{spec.scale}") for spec in specs
+    )
 
 
 def device_bytes(shape: Sequence[int], dtype: np.dtype) -> int:

@@ -25,7 +25,7 @@ from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.start.context import StartContext
 from service.start.discover import locate_checkpoint
-from service.start.prefetch import weight_specs
+from service.start.prefetch import loaded_specs
 from service.start.progress import StartProgress
 from service.start.tasks import load_text, pull_tokenizer_files
 from service.storage.open_files import OpenFile
@@ -95,7 +95,7 @@ def _check_model(report: Report, context: StartContext, located: LocatedCheckpoi
     size = sum(info.size_bytes for info in layout.weights)
     kind = "Levanter" if isinstance(layout, LevanterLayout) else "pickled" if layout.is_pickled else "safetensors"
     report.add("files", f"{located.uri}: {len(layout.weights)} of weights ({kind}), {size / 1e9:.3f} GB")
-    specs = report.attempt(lambda: weight_specs(context.settings, located))
+    specs = report.attempt(lambda: loaded_specs(context.settings, located))
     if specs is not None:
         report.add("model", f"{located.hub_config.get('model_type')}, {_kind(located)}")
         if OWN_HEAD in located.hub_config:

@@ -48,6 +48,7 @@ type ReasoningParser = Literal[
 ]  # fmt: skip
 type KvDtype = Literal["auto", "bfloat16", "int8", "fp8"]
 type SpeculationMode = Literal["auto", "off", "ngram", "draft"]
+MODEL_MODES = ("auto", "draft")  # in which a model or a head drafts
 
 
 class Settings(BaseModel):
@@ -305,7 +306,8 @@ class Settings(BaseModel):
         default="off",
         description="Several tokens a step: tokens that are foreseen are drafted, and verified all at once, with the "
         "same answers. `auto`: where it is faster, by how often drafts of the text were right and by what steps take, "
-        "measured as they run. `ngram`: wherever any are known. `draft`: wherever DRAFT_MODEL_URI's model can draft. "
+        "measured as they run. `ngram`: wherever any are known. `draft`: wherever DRAFT_MODEL_URI's model can draft, "
+        "or the layer that predicts further tokens (MTP) of the model's own checkpoint. "
         "`off`: never. See docs/guides/speculation.md.",
     )
     draft_model_uri: str | None = Field(
@@ -580,11 +582,11 @@ class Settings(BaseModel):
             raise SettingsError("ADAPTER_URI", reason)
         if self.draft_model_uri and self.has_catalogue:
             raise SettingsError("DRAFT_MODEL_URI", "drafts for a single model, and there are several. Unset it.")
-        if self.draft_model_uri and self.speculation not in ("auto", "draft"):
+        if self.draft_model_uri and self.speculation not in MODEL_MODES:
             reason = f"is set, and with SPECULATION={self.speculation} it drafts nothing: set that to draft or auto."
             raise SettingsError("DRAFT_MODEL_URI", reason)
-        if self.speculation == "draft" and not self.draft_model_uri:
-            raise SettingsError("SPECULATION", "is draft, which needs DRAFT_MODEL_URI.")
+        if self.speculation == "draft" and self.has_catalogue:
+            raise SettingsError("SPECULATION", "is draft, for which there is a single model. Set it to auto.")
         if self.models and not self.has_catalogue:
             raise SettingsError(
                 "MODELS", "needs a catalogue: GCS_BUCKET without MODEL_NAME, CATALOGUE_URI, or MODELS_CONFIG."

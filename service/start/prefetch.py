@@ -18,13 +18,15 @@ from service.checkpoint.load import LoadedWeights, load_on_host
 from service.device.memory import expects_cpu, host_memory_bytes
 from service.errors import CheckpointError, UnsupportedModel
 from service.models.decoder_weights import decoder_weight_specs
+from service.models.description import DecoderConfig
 from service.models.encoders.registry import any_encoder_weight_specs, is_encoder, read_encoder_config
+from service.models.mtp import HAS_MTP, mtp_weight_specs, read_mtp
 from service.models.quantization import Quantization, kept_storage
 from service.models.registry import read_config
-from service.models.weight_spec import FOUR_BITS, WeightSpec
-from service.settings import Settings
+from service.models.weight_spec import DRAFT_PREFIX, FOUR_BITS, WeightSpec, prefixed
+from service.settings import MODEL_MODES, Settings
 from service.start.context import StartContext
-from service.start.dtype import choose_dtype, choose_host_dtypes
+from service.start.dtype import HostDtypes, choose_dtype, choose_host_dtypes
 from service.start.progress import Phase
 from service.weights.assembly import host_bytes
 
@@ -58,7 +60,7 @@ class ExpectedWeights:
 
     def match(self, spec: "ModelSpec") -> bool:
         """Return whether the model needs exactly these weights."""
-        return spec.mesh.is_host and spec.specs == self.specs
+        return spec.mesh.is_host and spec.own_specs == self.specs
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,32 @@ def expect_weights(context: StartContext, checkpoint: LocatedCheckpoint) -> Expe
 
 def _expected(settings: Settings, checkpoint: LocatedCheckpoint, cancelled: threading.Event) -> ExpectedWeights | None:
     try:
-        specs = weight_specs(settings, checkpoint)
+        specs = loaded_specs(settings, checkpoint)
     except UnsupportedModel:
         return None  # the engine's spec raises it
     if any(spec.dtype in FOUR_BITS for spec in specs):
         return None  # they do not stay in the host's arrays
     fits = host_bytes(specs) <= LARGEST_SHARE_OF_MEMORY * host_memory_bytes()
     return ExpectedWeights(specs, cancelled) if fits else None
+
+
+def loaded_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[WeightSpec, ...]:
+    """Return the weights of a checkpoint that one CPU would load, those of a layer that drafts included.
+
+    Raises:
+        UnsupportedModel: the family or a feature of this model is not supported.
+    """
+    specs = weight_specs(settings, checkpoint)
+    if not checkpoint.hub_config.get(HAS_MTP) or settings.draft_model_uri or settings.speculation not in MODEL_MODES:
+        return specs
+    decoder, dtypes, quantization = _decoder(settings, checkpoint)
+    mtp = read_mtp(checkpoint.hub_config, decoder)
+    if mtp is None:
+        return specs
+    if quantization is Quantization.INT4:
+        quantization = Quantization.INT8
+    own = mtp_weight_specs(mtp, dtypes.activations, quantization, dtypes.weights)
+    return (*specs, *prefixed(own, DRAFT_PREFIX))
 
 
 def weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[WeightSpec, ...]:
@@ -103,11 +124,17 @@ def weight_specs(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[Wei
     if is_encoder(hub_config, checkpoint.sentence_files):
         config = read_encoder_config(uri, hub_config, checkpoint.sentence_files, checkpoint.weight_files)
         return any_encoder_weight_specs(config, choose_dtype(settings.dtype, hub_config, "cpu"))
-    decoder = read_config(uri, hub_config, settings.max_model_len)
-    dtypes = choose_host_dtypes(settings.dtype, hub_config, may_stay_stored=True)
-    quantization = Quantization(settings.quantization)
-    decoder = replace(decoder, layer_storage=kept_storage(decoder.layer_storage, quantization, "cpu"))
+    decoder, dtypes, quantization = _decoder(settings, checkpoint)
     return decoder_weight_specs(decoder, dtypes.activations, quantization, dtypes.weights)
+
+
+def _decoder(settings: Settings, checkpoint: LocatedCheckpoint) -> tuple[DecoderConfig, HostDtypes, Quantization]:
+    """Return the description of a decoder, its dtypes and the storage of its products on a CPU."""
+    decoder = read_config(checkpoint.uri, checkpoint.hub_config, settings.max_model_len)
+    dtypes = choose_host_dtypes(settings.dtype, checkpoint.hub_config, may_stay_stored=True)
+    quantization = Quantization(settings.quantization)
+    storage = kept_storage(decoder.layer_storage, quantization, "cpu")
+    return replace(decoder, layer_storage=storage), dtypes, quantization
 
 
 def prefetch_weights(

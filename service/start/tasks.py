@@ -130,7 +130,7 @@ def load_weights(
         own = _own_weights(context, checkpoint, spec, expected_weights, prefetched_weights)
         if checkpoint.draft is None:
             return own
-        of_draft = [each for each in spec.all_specs if each not in spec.specs]
+        of_draft = [each for each in spec.all_specs if each not in spec.own_specs]
         return _with_draft(own, checkpoint.draft, of_draft, spec.mesh, context.load_limits)
 
 
@@ -147,7 +147,7 @@ def _own_weights(
             on_host = prefetched_weights.loaded
             return LoadedWeights(spec.mesh.alias_host_arrays(on_host.weights), on_host.release)
         prefetched_weights.loaded.release()
-    return load_checkpoint(checkpoint, spec.specs, mesh=spec.mesh, limits=context.load_limits)
+    return load_checkpoint(checkpoint, spec.own_specs, mesh=spec.mesh, limits=context.load_limits)
 
 
 def _with_draft(

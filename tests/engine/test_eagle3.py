@@ -64,7 +64,7 @@ class Served:
         self.head = read_eagle3("head", values, config.num_layers)
         self.shapes = replace(sizes, taps=self.head.taps)
         model, layer = Decoder(config, mesh=mesh), Decoder(self.head.decoder, mesh=mesh)
-        drafting = HeadDrafting(Eagle3Head(self.head, layer), self.shapes)
+        drafting = HeadDrafting(Eagle3Head(layer, self.head), self.shapes)
         specs = decoder_weight_specs(config)
         own = eagle3_weight_specs(self.head, FLOAT32, Quantization.NONE, None)
         self.weights = on_device(specs, self.target, mesh)

@@ -102,7 +102,7 @@ def plan(target=None, draft=None, *, devices: int = 1, with_draft: bool = True, 
     located = replace(demo, hub_config={**demo.hub_config, **(target or {})}, draft=drafting if with_draft else None)
     address = {"draft_model_uri": "small", "speculation": "draft"} if with_draft else {"speculation": "auto"}
     chosen = {"max_prefill_tokens": 256, "max_model_len": 1024, "max_num_seqs": 8}
-    return choose_engine_spec(Settings(**chosen, **address, **settings), located, mesh)
+    return choose_engine_spec(Settings(**{**chosen, **address, **settings}), located, mesh)
 
 
 def test_its_weights_and_the_twin_of_each_page_are_planned_and_keyed():
@@ -162,6 +162,14 @@ def test_what_cannot_draft_is_refused_with_its_reason(values, reason):
         plan(**values)
 
 
+@pytest.mark.parametrize("target", [{}, STATES], ids=["llama", "qwen"])
+def test_a_start_needs_something_that_drafts(target):
+    with pytest.raises(
+        SettingsError, match="SPECULATION: is draft, which needs DRAFT_MODEL_URI: the checkpoint brings"
+    ):
+        plan(target=target, with_draft=False, speculation="draft")
+
+
 def test_a_model_whose_layers_keep_states_is_drafted_for():
     spec = plan(target=STATES)
     assert spec.shapes.states is not None
@@ -177,7 +185,7 @@ def test_a_family_that_is_not_known_is_refused_by_its_address():
 @pytest.mark.parametrize(
     ("settings", "variable"),
     [
-        ({"speculation": "draft"}, "SPECULATION: is draft, which needs DRAFT_MODEL_URI"),
+        ({"speculation": "draft", "catalogue_uri": "b"}, "SPECULATION: is draft, for which there is a single model"),
         ({"draft_model_uri": "a"}, "DRAFT_MODEL_URI: is set, and with SPECULATION=off it drafts nothing"),
         ({"draft_model_uri": "a", "speculation": "ngram"}, "DRAFT_MODEL_URI: is set, and with SPECULATION=ngram"),
         (

@@ -269,7 +269,7 @@ class Speculation:
                     foresight.proposer, foresight.proposal = self._number_of_model, tokens
         except Exception:
             self._model = None
-            logger.exception("a source of drafts failed and is not used again", extra={"source": "DRAFT_MODEL_URI"})
+            logger.exception("a source of drafts failed and is not used again", extra={"source": "draft model"})
         self._drafting_s += time.perf_counter() - begin_s
 
     def _chosen(self, found: Iterable[Candidate | None], step: Step) -> dict[Sequence, tuple[int, ...]]:

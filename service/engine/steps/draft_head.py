@@ -1,4 +1,4 @@
-"""An EAGLE-3 head as what drafts: it reads the hidden states that its target's steps have kept."""
+"""A head as what drafts: it reads the hidden states that its target's steps have kept."""
 
 from typing import override
 
@@ -12,7 +12,7 @@ from service.engine.steps.draft import Drafting, Lag, Tokens, draft_shapes
 from service.engine.steps.features import features_of
 from service.engine.steps.inputs import step_inputs
 from service.engine.steps.sharding import Placement, placement_of
-from service.models.eagle3_head import Eagle3Head
+from service.models.draft_head import DraftHead
 from service.models.interface import Cache, Weights
 
 
@@ -27,7 +27,7 @@ def lag_of_head(shapes: EngineShapes) -> Lag:
 class HeadDrafting(Drafting):
     """A head beside its target."""
 
-    def __init__(self, head: Eagle3Head, shapes: EngineShapes) -> None:
+    def __init__(self, head: DraftHead, shapes: EngineShapes) -> None:
         """Trace nothing yet."""
         self._head, self._shapes = head, shapes
 

@@ -22,8 +22,12 @@ def initial_features(model: PagedDecoder, shapes: EngineShapes) -> Features:
 
 
 def taps_in(layers: range, taps: tuple[int, ...]) -> Int[np.ndarray, " tap"]:
-    """Return the numbers of layers among those of a group; NOT_IN_GROUP for those of others."""
-    return np.array([layers.index(tap) if tap in layers else NOT_IN_GROUP for tap in taps], np.int32)
+    """Return the numbers of layers among those of a group and the one behind it; NOT_IN_GROUP for those of others.
+
+    What is before a layer is what is behind the one before it: two groups keep the same.
+    """
+    first, last = layers.start, layers.stop
+    return np.array([tap - first if first <= tap <= last else NOT_IN_GROUP for tap in taps], np.int32)
 
 
 def with_shown(

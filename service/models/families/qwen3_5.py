@@ -1,7 +1,7 @@
 """Qwen 3.5 and Qwen3-Next, dense and with experts: three layers of Gated DeltaNet for each that attends.
 
 Qwen 3.5 sees pictures of any shape, as Qwen3-VL does, but adds nothing to the hidden states of layers. A file without
-`vision_config` is that of a text model. The layers that predict further tokens are not served.
+`vision_config` is that of a text model. The layer that predicts further tokens is in `mtp`.
 Source: transformers `models/qwen3_5/modeling_qwen3_5.py`, `models/qwen3_5_moe/modeling_qwen3_5_moe.py`,
 `models/qwen3_next/modeling_qwen3_next.py`.
 """

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 
@@ -21,7 +21,7 @@ from service.models.families.hub_keys import log_unknown_keys
 from service.models.quantization import Quantization, kept_storage
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
-from service.models.weight_spec import WeightSpec
+from service.models.weight_spec import DRAFT_PREFIX, WeightSpec, prefixed
 from service.start.dtype import NumberFormats
 from service.start.kinds.decoder import choose_kernel, make_decoder, position_bytes
 from service.start.kinds.model_spec import EngineParts, weights_bytes
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from service.engine.runner import DeviceState
     from service.engine.steps.draft import Drafting
 
-PREFIX = "draft."  # of the names of its weights, beside its target's
 # Parts of the names of architectures that draft with a target's hidden states.
 HEADS = ("eagle", "medusa", "mtp", "mlpspeculator", "hydra")
 
@@ -45,6 +44,7 @@ class DraftSpec:
     formats: NumberFormats
     kernel: KernelChoices
     mesh: DeviceMesh
+    is_of_target: ClassVar[bool] = False  # whether its weights are in its target's checkpoint
 
     @cached_property
     def specs(self) -> tuple[WeightSpec, ...]:
@@ -55,11 +55,7 @@ class DraftSpec:
     @property
     def named_specs(self) -> tuple[WeightSpec, ...]:
         """The weights under the names that they have beside their target's."""
-        scales = (spec.scale and f"{PREFIX}{spec.scale}" for spec in self.specs)
-        return tuple(
-            replace(spec, name=f"{PREFIX}{spec.name}", scale=scale)
-            for spec, scale in zip(self.specs, scales, strict=True)
-        )
+        return prefixed(self.specs, DRAFT_PREFIX)
 
     @property
     def key_inputs(self) -> Mapping[str, Any]:
@@ -120,8 +116,8 @@ class DraftSpec:
 
 def without_prefix(weights: Mapping[str, jax.Array], *, is_draft: bool) -> dict[str, jax.Array]:
     """Return the weights of a target or of its draft model, of those of both."""
-    length = len(PREFIX) if is_draft else 0
-    return {name[length:]: array for name, array in weights.items() if name.startswith(PREFIX) == is_draft}
+    length = len(DRAFT_PREFIX) if is_draft else 0
+    return {name[length:]: array for name, array in weights.items() if name.startswith(DRAFT_PREFIX) == is_draft}
 
 
 def choose_draft(

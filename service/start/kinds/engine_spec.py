@@ -41,17 +41,18 @@ from service.models.families.hub_keys import log_unknown_keys
 from service.models.interface import LayerGroup, PagedDecoder
 from service.models.layer_groups import decoder_groups
 from service.models.layer_groups import encoder_groups as groups_of_encoder
+from service.models.mtp import read_mtp
 from service.models.quantization import MAX_INT8_ROW, Quantization, kept_storage, layers_quantization
 from service.models.registry import read_config
 from service.models.weight_shapes import weight_shapes
 from service.models.weight_spec import WeightSpec
-from service.settings import Settings, SpeculationMode
+from service.settings import MODEL_MODES, Settings, SpeculationMode
 from service.start.context import StartContext
 from service.start.dtype import NumberFormats, choose_formats
 from service.start.kinds.data_parallel import choose_data_parallel
 from service.start.kinds.decoder import choose_kernel, find_kernel_fault, head_shapes, make_decoder, position_bytes
 from service.start.kinds.draft_spec import DraftSpec, choose_draft, without_prefix
-from service.start.kinds.head_spec import choose_head
+from service.start.kinds.head_spec import choose_head, choose_mtp
 from service.start.kinds.model_spec import EngineParts, ModelSpec, ProgramNames, weights_bytes
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ logger = logging.getLogger(__name__)
 MAX_IMAGE_ROWS, PADDED_ROWS = 1024, (64, 256)
 PLACE_ROWS = 64
 MAX_KEPT_ROWS = 8192
+NOTHING_DRAFTS = (
+    "is draft, which needs DRAFT_MODEL_URI: the checkpoint brings no layer that predicts further tokens, or one that "
+    "is not served."
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,11 @@ class EngineSpec(ModelSpec):
     @override
     def all_specs(self) -> tuple[WeightSpec, ...]:
         return self.specs if self.draft is None else (*self.specs, *self.draft.named_specs)
+
+    @property
+    @override
+    def own_specs(self) -> tuple[WeightSpec, ...]:
+        return self.all_specs if self.draft is not None and self.draft.is_of_target else self.specs
 
     @property
     def num_tokens(self) -> int:
@@ -343,6 +353,12 @@ def _plan_engines(
     if located.draft is not None:
         choose = _choice_of_draft(located.draft, specs, formats.dtype, settings.max_model_len)
         draft = choose(located.draft, config, formats_of(located.draft), mesh, kernel_fault=kernel_fault)
+    elif settings.speculation in MODEL_MODES:
+        mtp = read_mtp(located.hub_config, config)
+        if mtp is not None:
+            draft = choose_mtp(located.uri, mtp, formats, mesh, target_specs=specs, kernel_fault=kernel_fault)
+        elif settings.speculation == "draft":
+            raise SettingsError("SPECULATION", NOTHING_DRAFTS)
     used = [device for one in meshes for device in one.devices]
     memory_bytes = usable_memory_bytes(used, settings.device_memory_fraction)
     try:

@@ -100,6 +100,11 @@ class ModelSpec(ABC):
         """The weights of the checkpoint, and those of another that are loaded with them."""
         return self.specs
 
+    @property
+    def own_specs(self) -> tuple[WeightSpec, ...]:
+        """Those of them that are in the checkpoint itself."""
+        return self.specs
+
     def copy_weights(self, weights: Mapping[str, jax.Array], mesh: DeviceMesh) -> Mapping[str, jax.Array]:
         """Copy the weights of the first engine to the devices of another."""
         shardings = {spec.name: mesh.sharding(spec.axes, spec.shape) for spec in self.all_specs}
