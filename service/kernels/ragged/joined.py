@@ -27,14 +27,20 @@ def joined(
 def joined_queries(query: QueryHeads, count: int) -> JoinedQueries:
     """Return the queries of joined heads: those of a token's first head, then of the next, as wide as all."""
     num_seqs, width, num_heads, group, dim = query.shape
-    own = query.reshape(num_seqs, width, num_heads // count, count, group, 1, dim)
-    is_own = jnp.eye(count, dtype=bool)[:, None, :, None]
-    return jnp.where(is_own, own, 0).reshape(num_seqs, width, num_heads // count, count * group, count * dim)
+    own = query.reshape(num_seqs, width, num_heads // count, count, group, dim)
+    place = jnp.arange(count)[:, None, None]
+    # Side by side, and not along an axis of their own, which XLA on a TPU would fill with padding.
+    wide = jnp.concatenate([jnp.where(place == index, own, 0) for index in range(count)], axis=-1)
+    return wide.reshape(num_seqs, width, num_heads // count, count * group, count * dim)
 
 
 def own_parts(attended: JoinedQueries, count: int) -> QueryHeads:
     """Return each query's part of what the queries of `joined_queries` have attended to."""
-    num_seqs, width, num_joined, rows, dim = attended.shape
-    by_head = attended.reshape(num_seqs, width, num_joined, count, rows // count, count, dim // count)
-    parts = jnp.stack([by_head[:, :, :, index, :, index] for index in range(count)], axis=3)
-    return parts.reshape(num_seqs, width, num_joined * count, rows // count, dim // count)
+    num_seqs, width, num_joined, rows, joined_dim = attended.shape
+    dim = joined_dim // count
+    by_head = attended.reshape(num_seqs, width, num_joined, count, rows // count, joined_dim)
+    place = jnp.arange(count)[:, None, None]
+    own = by_head[..., :dim]
+    for index in range(1, count):
+        own = jnp.where(place == index, by_head[..., index * dim : (index + 1) * dim], own)
+    return own.reshape(num_seqs, width, num_joined * count, rows // count, dim)

@@ -29,8 +29,8 @@ def write_pairs(
 
     Args:
         pages: all pages.
-        pairs: keys and values of the step's tokens, in the dtype of the pages, or as words that have their bits: XLA
-            takes 15 times as long to interleave keys and values of 16 bits as to pack them into words.
+        pairs: keys and values of the step's tokens, in the dtype of the pages, or as words of the same bits: XLA takes
+            ten times as long to interleave keys and values of 16 bits as to pack them into words.
         paging: the destinations of the tokens; no two sequences write to the same page.
         interpret: emulate the kernel without a TPU, for tests.
     """
