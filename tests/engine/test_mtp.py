@@ -29,6 +29,7 @@ from tests.engine.mtp_reference import Sizes, drafts, make_tensors, target_state
 from tests.engine.running import run, tokens_of
 from tests.engine.test_eagle3 import GREEDY, NEAR, on_device, prompt, shapes_of
 
+pytestmark = pytest.mark.grid  # of heads; the tests of EAGLE-3 always run
 FLOAT32 = np.dtype(np.float32)
 SHAPES = EngineShapes(
     num_slots=2,
