@@ -1,6 +1,7 @@
 """The policy: drafts only where the text was foreseen, and where steps with drafts are measured to be faster."""
 
 import time
+from collections import Counter
 
 import pytest
 
@@ -245,6 +246,31 @@ def test_a_single_slow_step_does_not_end_the_drafts_of_a_source_that_is_right():
     speculation = adaptive([saying([5] * 9)])
     speculation.observe(1, 1, 8, 100 * DECODE_S)
     assert lengths(speculation.choose([decoding()])) == [3]
+
+
+@pytest.mark.parametrize("slowdown", [1, 10, 100])
+def test_slow_steps_by_chance_delay_the_drafts_of_a_source_that_is_right_by_few_tokens(slowdown):
+    """Each length's first steps are slow, as they are beside a process that takes the processor."""
+    sequence, speculation, seen, num_tokens, num_steps = decoding(), adaptive([saying([5] * 9)]), Counter(), 0, 0
+    while num_tokens < 300:
+        chosen, num_steps = lengths(speculation.choose([sequence])), num_steps + 1
+        length = chosen[0] if chosen else 0
+        seen[length] += 1
+        speculation.observe(1, len(chosen), 1 + length, (slowdown if length and seen[length] == 1 else 1.2) * DECODE_S)
+        go_on(speculation, sequence, [5] * (1 + length))
+        num_tokens += 1 + length
+    assert num_steps < 100
+
+
+def test_a_draft_that_is_really_too_slow_is_measured_ever_less_often():
+    sequence, speculation, tried = decoding(), adaptive([saying([5] * 9)]), []
+    for step in range(2000):
+        chosen = lengths(speculation.choose([sequence]))
+        tried += [step] * len(chosen)
+        speculation.observe(1, len(chosen), 1 + sum(chosen), (30 if chosen else 1) * DECODE_S)
+        go_on(speculation, sequence, [5])
+    assert len(tried) < 40
+    assert sum(step > 1000 for step in tried) < 12
 
 
 def test_a_source_that_is_always_wrong_is_given_up_after_a_few_drafts():
