@@ -47,6 +47,12 @@ class Case:
     has_sinks: bool = False
 
     @property
+    def atol(self) -> float:
+        """How far a kernel may be from the reference: a sum in another order differs by the root of its length."""
+        is_rounded = self.dtype != "float32"  # to fewer bits than any order of sums changes
+        return TOLERANCES[self.dtype] * (1 if is_rounded else max(1, self.head_dim / 128) ** 0.5)
+
+    @property
     def layout(self) -> CacheLayout:
         num_pages = NUM_SEQS * self.num_pages + NUM_STRANGE_PAGES
         return CacheLayout(num_pages, self.page_size)
@@ -268,7 +274,7 @@ def test_a_kernel_gives_what_the_reference_gives_in_float32_and_sees_nothing_str
     for counts in case.steps:
         ours.spoil_what_is_not_theirs()
         for expected, got in zip(theirs.run(counts), ours.run(counts), strict=True):
-            np.testing.assert_allclose(got, expected, atol=TOLERANCES[case.dtype], rtol=0)
+            np.testing.assert_allclose(got, expected, atol=case.atol, rtol=0)
 
 
 WRITERS = (
@@ -331,7 +337,7 @@ def test_a_layer_without_keys_of_its_own_reads_those_of_another_and_writes_nothi
         expected = steps.run(counts)
         kept = jax.tree.map(np.asarray, steps.cache)
         for seq, got in enumerate(steps.read_again()):
-            np.testing.assert_allclose(got, expected[seq], atol=TOLERANCES[case.dtype], rtol=0)
+            np.testing.assert_allclose(got, expected[seq], atol=case.atol, rtol=0)
         jax.tree.map(np.testing.assert_array_equal, kept, steps.cache)
 
 
