@@ -75,7 +75,7 @@ def test_a_weight_in_bfloat16_is_multiplied_by_activations_in_float32(num_tokens
 def test_weights_are_split_on_one_cpu_in_float32_alone():
     mesh = DeviceMesh((jax.devices("cpu")[0],))
     assert choose_products(mesh, np.dtype(np.float32)) == Products(SPLIT.num_splits, native_code())
-    assert choose_products(mesh, np.dtype(jnp.bfloat16)) == PLAIN
+    assert choose_products(mesh, np.dtype(jnp.bfloat16)) == Products(native=native_code())  # for weights in 4 bits
     assert choose_products(DeviceMesh((jax.devices("cpu")[0],) * 2), np.dtype(np.float32)) == PLAIN
 
 

@@ -5,12 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from service.device.mesh import DeviceMesh
 from service.device.native.library import NativeCode, native_code
 from service.kernels.limits import serves_int4
-from service.kernels.products.linear import Products, linear
+from service.kernels.products.linear import Products, choose_products, linear
 from service.kernels.products.native import native_float32
 from service.kernels.products.quantized import GroupedWeight
-from service.weights.interleaved import interleave
+from service.models.quantization import scale_name
+from service.models.weight_spec import INT4, WeightSpec
+from service.weights.interleaved import interleave, interleaved_names
 
 pytestmark = pytest.mark.skipif(not native_code().has_products, reason="no native products")
 needs_quantized = pytest.mark.skipif(
@@ -137,3 +140,21 @@ def test_weights_are_served_whose_rows_are_whole_panels_and_whose_groups_are_who
     assert not serves_int4(native, float32, (2, 8, 96), num_groups=6)
     assert not serves_int4(native, np.dtype(np.float16), (2, 8, 96), num_groups=3)
     assert not serves_int4(NativeCode.BASE, float32, (2, 8, 96), num_groups=3)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_what_is_interleaved_for_a_cpu_is_read_so_by_activations_of_every_dtype(dtype):
+    x, weight = numbers(5, 128, 48, 32)
+    mesh = DeviceMesh((jax.devices("cpu")[0],))
+    specs = {
+        "w": WeightSpec("w", ("out", "in"), weight.values.shape, (), dtype=INT4),
+        scale_name("w"): WeightSpec(
+            scale_name("w"), ("out", "group"), weight.scale.shape, (), dtype=weight.scale.dtype
+        ),
+    }
+    assert interleaved_names(specs) >= set(specs)
+    products = choose_products(mesh, np.dtype(dtype))
+    made = linear(x.astype(dtype), interleaved(weight), products)
+    assert made.dtype == dtype
+    expected = of_wide(x.astype(dtype).astype(jnp.float32), weight)
+    np.testing.assert_allclose(made.astype(jnp.float32), expected, rtol=2**-8, atol=1e-5)

@@ -88,6 +88,8 @@ def choose_products(
             quantizes_parts=is_narrow and native.quantizes_parts,
         )
     return Products(
+        # Weights in 4 bits are interleaved for it as they are loaded, whatever the dtype of activations.
+        native=native_code() if mesh.is_host else NativeCode.NONE,
         grouped={"gpu": Grouped.GPU, "tpu": Grouped.TPU}.get(mesh.platform, Grouped.LOOP),
         widened_tokens=widened_tokens(mesh.devices[0]) if mesh.platform == "gpu" else NEVER_WIDENED,
     )
@@ -247,11 +249,13 @@ def _four_bit_product(
     num_tokens, num_in = math.prod(x.shape[:-num_in_axes]), math.prod(x.shape[-num_in_axes:])
     tokens, is_fp4 = x.reshape(num_tokens, num_in), weight.values.dtype == FP4
     is_served = serves_int4(products.native, weight.scale.dtype, weight.values.shape, num_groups=weight.scale.shape[-1])
-    if x.dtype == jnp.float32 and not is_fp4 and is_served:
+    if not is_fp4 and is_served:
         scale, zero = weight.scale.reshape(-1, weight.scale.shape[-1]), weight.zero
         zero = None if zero is None else zero.reshape(scale.shape)
         values = weight.values.reshape(-1, num_in)
-        product = native_int4(tokens, values, scale, zero, spans, quantizes_tokens=products.quantizes_parts)
+        product = native_int4(
+            tokens.astype(jnp.float32), values, scale, zero, spans, quantizes_tokens=products.quantizes_parts
+        )
         return _as_asked(product, x, weight.values, num_in_axes, dtype)
     if is_fp4 and products.grouped is Grouped.GPU and num_tokens <= FEW_TOKENS:
         # XLA:GPU reads no FP4 inside a product: it would first write the whole weight in a wider type.
