@@ -39,8 +39,9 @@ def write_checkpoint(folder: Path, case: EncoderCase, *, prefix: str = "") -> No
 
 
 LEAST_COSINE = 0.99999
-# Elements below 1, alone and in a batch: the same sums in another order.
-SAME_VECTOR_ATOL = 1e-6
+# Elements below 1, alone and in a batch: the same sums in another order. Each is up to 1.2e-6 from transformers' own,
+# and how XLA tiles them depends on the processor: Gemma 3's differ by 1.5e-6 with AVX2.
+SAME_VECTOR_ATOL = 2 * 1.2e-6
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
