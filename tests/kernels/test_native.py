@@ -16,13 +16,10 @@ import pytest
 from scripts.build_native import has_native_code
 from service.device.native.library import LIBRARY, NativeCode, native_code
 from service.kernels.products.native import (
-    MAX_FLOAT32_TOKENS,
-    MAX_INT8_TOKENS,
+    most_native_tokens,
     native_bfloat16,
     native_float32,
     native_int8,
-    serves_float32,
-    serves_int8,
 )
 
 pytestmark = [
@@ -197,18 +194,34 @@ def test_products_of_several_threads_at_once_are_right():
         assert all(pool.map(run, range(40)))
 
 
-def test_products_without_native_instructions_are_xlas():
-    for native in (NativeCode.NONE, NativeCode.BASE):
-        assert not serves_float32(native, 1)
-        assert not serves_int8(native, 1)
+DTYPES = [np.dtype(dtype) for dtype in (np.float32, jnp.bfloat16, np.int8, np.float16)]
 
 
-@pytest.mark.parametrize("native", list(MAX_FLOAT32_TOKENS))
-def test_larger_products_are_xlas(native: NativeCode):
-    assert serves_float32(native, MAX_FLOAT32_TOKENS[native])
-    assert not serves_float32(native, MAX_FLOAT32_TOKENS[native] + 1)
-    assert serves_int8(native, MAX_INT8_TOKENS[native])
-    assert not serves_int8(native, MAX_INT8_TOKENS[native] + 1)
+@pytest.mark.parametrize("native", [NativeCode.NONE, NativeCode.BASE])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_products_without_native_instructions_are_xlas(native: NativeCode, dtype: np.dtype):
+    assert most_native_tokens(native, dtype) == most_native_tokens(native, dtype, has_spans=True) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_tokens_inside_spans_have_their_product_whether_they_are_few_or_many(dtype: str):
+    """Few, as many as are multiplied in C++, and one more, by one program."""
+    from service.kernels.products.linear import Products, linear
+    from service.kernels.products.quantized import QuantizedWeight
+
+    limit = min(most_native_tokens(native_code(), np.dtype(dtype)), 512)
+    num_tokens = 2 * limit + 8
+    x, values, scale = numbers(num_tokens, 64, 40)
+    weight = jnp.asarray(values.astype(np.float32))
+    if dtype == "int8":
+        weight = QuantizedWeight(jnp.asarray(values), jnp.asarray(scale))
+    product = jax.jit(lambda x, spans: linear(x, weight, Products(native=native_code()), spans=spans))
+    for first, second in ((2, 0), (1, limit - 1), (2, limit - 1), (limit, limit)):
+        spans = np.array([[0, first], [limit, limit + second]], np.int32)
+        inside = [*range(first), *range(limit, limit + second)]
+        made = np.asarray(product(x, spans))
+        expected = quantized(x, values, scale) if dtype == "int8" else x @ values.T.astype(np.float32)
+        np.testing.assert_allclose(made[inside], expected[inside], rtol=1e-5, atol=1e-3)
 
 
 @needs_x86

@@ -5,6 +5,7 @@ which takes as long as the product itself. For a batch of `part @ x.T`, it reads
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,13 +20,13 @@ from service.device.widened_tokens import NEVER_WIDENED, WidenedTokens, widened_
 from service.kernels.limits import serves_int4
 from service.kernels.products.grouped_gpu import four_bits_on_gpu
 from service.kernels.products.native import (
+    Spans,
+    most_native_tokens,
     native_bfloat16,
     native_float32,
     native_int4,
     native_int8,
     native_rounded,
-    serves_float32,
-    serves_int8,
 )
 from service.kernels.products.quantized import FP4, FP8, Fp8Products, GroupedWeight, QuantizedWeight, quantize_tokens
 
@@ -120,12 +121,21 @@ def linear(
     if isinstance(weight, GroupedWeight):
         return _four_bit_product(x, weight, products, num_in_axes=num_in_axes, dtype=dtype, spans=spans)
     if not isinstance(weight, QuantizedWeight):
-        if _is_native(x, weight, products.native, num_tokens, has_spans=spans is not None):
+
+        def native() -> Float[Array, "*token_out"]:
             in_bfloat16 = native_rounded if products.rounds_tokens else native_bfloat16
-            native = in_bfloat16 if weight.dtype == jnp.bfloat16 else native_float32
-            product = native(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in), spans)
+            multiply = in_bfloat16 if weight.dtype == jnp.bfloat16 else native_float32
+            product = multiply(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in), spans)
             return _as_asked(product, x, weight, num_in_axes, dtype)
-        return _product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype)
+
+        most = most_native_tokens(products.native, weight.dtype, has_spans=spans is not None)
+        return _by_tokens(
+            native,
+            lambda: _product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype),
+            most=most if x.dtype == jnp.float32 else 0,
+            num_tokens=num_tokens,
+            spans=spans,
+        )
     if num_tokens <= products.widened_tokens.of(weight.values.dtype):
         return _few_tokens_product(x, weight, num_in_axes, dtype)
     return _octets_product(x, weight, products, num_in_axes=num_in_axes, dtype=dtype, fp8=fp8, spans=spans)
@@ -147,33 +157,33 @@ def _octets_product(
     if weight.values.dtype == FP8 and fp8 is not Fp8Products.NATIVE:
         widened = _product_in_parts if fp8 is Fp8Products.IN_PARTS else _widened_product
         return (widened(x, weight.values, num_in_axes) * scale).astype(dtype or x.dtype)
-    if (
-        x.dtype == jnp.float32
-        and weight.values.dtype == jnp.int8
-        and serves_int8(products.native, num_tokens, has_spans=spans is not None)
-    ):
+
+    def native() -> Float[Array, "*token_out"]:
         tokens, values = x.reshape(num_tokens, num_in), weight.values.reshape(-1, num_in)
-        native = native_int8(tokens, values, weight.scale.reshape(-1), spans)
-        return _as_asked(native, x, weight.values, num_in_axes, dtype)
-    values, token_scale = quantize_tokens(x, num_in_axes, weight.values.dtype)
-    splits = UNSPLIT if products.num_splits == UNSPLIT else CPU_QUANTIZED_NUM_SPLITS
-    sums = _quantized_product(values, weight.values, splits, num_in_axes)
-    token_scale = jax.lax.expand_dims(token_scale, range(token_axes, sums.ndim))
-    return (sums.astype(jnp.float32) * (token_scale * scale)).astype(dtype or x.dtype)
+        product = native_int8(tokens, values, weight.scale.reshape(-1), spans)
+        return _as_asked(product, x, weight.values, num_in_axes, dtype)
+
+    def otherwise() -> Float[Array, "*token_out"]:
+        values, token_scale = quantize_tokens(x, num_in_axes, weight.values.dtype)
+        splits = UNSPLIT if products.num_splits == UNSPLIT else CPU_QUANTIZED_NUM_SPLITS
+        sums = _quantized_product(values, weight.values, splits, num_in_axes)
+        token_scales = jax.lax.expand_dims(token_scale, range(token_axes, sums.ndim))
+        return (sums.astype(jnp.float32) * (token_scales * scale)).astype(dtype or x.dtype)
+
+    most = most_native_tokens(products.native, weight.values.dtype, has_spans=spans is not None)
+    return _by_tokens(native, otherwise, most=most if x.dtype == jnp.float32 else 0, num_tokens=num_tokens, spans=spans)
 
 
-def _is_native(
-    x: Float[Array, "*token_in"],
-    weight: Float[Array, "*out_in"],
-    native: NativeCode,
-    num_tokens: int,
-    *,
-    has_spans: bool,
-) -> bool:
-    if x.dtype != jnp.float32:
-        return False
-    is_bfloat16 = weight.dtype == jnp.bfloat16 and native.has_products
-    return is_bfloat16 or (weight.dtype == jnp.float32 and serves_float32(native, num_tokens, has_spans=has_spans))
+def _by_tokens(
+    native: Callable[[], Array], otherwise: Callable[[], Array], *, most: int, num_tokens: int, spans: Spans | None
+) -> Array:
+    """Return the C++ product of up to `most` tokens; with spans, a step decides as it runs, as others are padding."""
+    if num_tokens <= most:
+        return native()
+    if spans is None or most == 0:
+        return otherwise()
+    num_wanted = jnp.sum(jnp.maximum(spans[:, 1] - spans[:, 0], 0))
+    return jax.lax.cond(num_wanted <= most, native, otherwise)
 
 
 def _as_asked(

@@ -6,6 +6,7 @@ bfloat16 weight in memory. The C++ products read a weight once, in the dtype it 
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, BFloat16, Float, Float32, Int4, Int8, Int32
 
 from service.device.native.library import (
@@ -26,16 +27,22 @@ from service.device.native.library import (
 from service.kernels.limits import skips_padding
 
 type Spans = Int32[Array, "span 2"]  # first and end of each run of tokens, in order
-# With more tokens, XLA's products, which pack weights, are at least as fast. Measured on Zen 4, in each case against
-# XLA with the same instructions; not measured on AMX, where XLA's int8 products use matrix units, nor on Arm, where the
-# products are those of AVX2 in vectors of half the size.
-MAX_FLOAT32_TOKENS = {
-    **{NativeCode.AVX2: 32, NativeCode.AVX512: 512, NativeCode.AVX512_BF16: 512, NativeCode.AMX: 512},
+NO_LIMIT = 2**31 - 1  # of the tokens of a step
+# With more tokens, XLA's products, which pack weights, are at least as fast. Measured on Zen 4 against XLA with the
+# same instructions, and on Zen 3 with AVX2, where XLA's int8 products take 1.1 to 4 times as long; not measured on AMX,
+# where XLA's int8 products use matrix units, nor on Arm, where products are those of AVX2 in vectors of half the size.
+MAX_FLOAT32_TOKENS: dict[NativeCode, int] = {
+    **{NativeCode.AVX2: 64, NativeCode.AVX512: 512, NativeCode.AVX512_BF16: 512, NativeCode.AMX: 512},
     NativeCode.NEON: 32,
 }
-MAX_INT8_TOKENS = {
-    **{NativeCode.AVX2: 8, NativeCode.AVX512: 256, NativeCode.AVX512_BF16: 256, NativeCode.AMX: 16},
+MAX_INT8_TOKENS: dict[NativeCode, int] = {
+    **{NativeCode.AVX2: NO_LIMIT, NativeCode.AVX512: 256, NativeCode.AVX512_BF16: 256, NativeCode.AMX: 16},
     NativeCode.NEON: 8,
+}
+MAX_TOKENS: dict[np.dtype, dict[NativeCode, int]] = {
+    np.dtype(np.float32): MAX_FLOAT32_TOKENS,
+    np.dtype(np.int8): MAX_INT8_TOKENS,
+    np.dtype(jnp.bfloat16): dict.fromkeys(NativeCode, NO_LIMIT),  # XLA would widen it in memory
 }
 
 
@@ -138,18 +145,12 @@ def native_adapters(
     return call(out, x, *adapters, slots, jnp.array(ends, jnp.int32))
 
 
-def serves_float32(native: NativeCode, num_tokens: int, *, has_spans: bool = False) -> bool:
-    """Return whether the C++ product is used for float32 instead of XLA."""
-    if has_spans and skips_padding(native, "float32"):
-        return True
-    return native.has_products and num_tokens <= MAX_FLOAT32_TOKENS[native]
-
-
-def serves_int8(native: NativeCode, num_tokens: int, *, has_spans: bool = False) -> bool:
-    """Return whether the C++ product is used for int8 instead of XLA."""
-    if has_spans and skips_padding(native, "int8"):
-        return True
-    return native.has_products and num_tokens <= MAX_INT8_TOKENS[native]
+def most_native_tokens(native: NativeCode, weight_dtype: np.dtype, *, has_spans: bool = False) -> int:
+    """Return up to how many tokens the C++ product is used instead of XLA's; of those inside spans if there are any."""
+    if weight_dtype not in MAX_TOKENS or not native.has_products:
+        return 0
+    is_without_limit = has_spans and skips_padding(native, weight_dtype.name)
+    return NO_LIMIT if is_without_limit else MAX_TOKENS[weight_dtype][native]
 
 
 def _given(spans: Spans | None) -> tuple[Spans, ...]:
