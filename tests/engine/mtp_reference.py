@@ -30,10 +30,26 @@ class Sizes:
     value_dim: int = 12
     taps: int = 4
     is_tied: bool = False
+    experts: int = 0  # 0 for a dense model
+    experts_of_token: int = 2
+    expert_mlp: int = 20
+    shared_mlp: int = 24
 
     @property
     def hub_config(self):
         """The `config.json`."""
+        return self._dense | (self._of_experts if self.experts else {})
+
+    @property
+    def _of_experts(self):
+        return {
+            **{"model_type": "qwen3_5_moe_text", "architectures": ["Qwen3_5MoeForCausalLM"]},
+            **{"num_experts": self.experts, "num_experts_per_tok": self.experts_of_token},
+            **{"moe_intermediate_size": self.expert_mlp, "shared_expert_intermediate_size": self.shared_mlp},
+        }
+
+    @property
+    def _dense(self):
         return {
             **{"model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"], "vocab_size": self.vocab},
             **{"hidden_size": self.hidden, "intermediate_size": self.mlp, "num_hidden_layers": self.layers},
@@ -56,9 +72,18 @@ def make_tensors(sizes, seed=0):
     def norms(prefix, *names, size=sizes.hidden):
         return {f"{prefix}{name}.weight": 0.3 * draw(size) for name in names}
 
+    def projections(prefix, mlp):
+        shapes = {"gate": (mlp, sizes.hidden), "up": (mlp, sizes.hidden), "down": (sizes.hidden, mlp)}
+        return {f"{prefix}{name}_proj.weight": draw(*shape) for name, shape in shapes.items()}
+
     def feed_forward(prefix):
-        shapes = {"gate": (sizes.mlp, sizes.hidden), "up": (sizes.mlp, sizes.hidden), "down": (sizes.hidden, sizes.mlp)}
-        return {f"{prefix}mlp.{name}_proj.weight": draw(*shape) for name, shape in shapes.items()}
+        if not sizes.experts:
+            return projections(f"{prefix}mlp.", sizes.mlp)
+        made = {f"{prefix}mlp.gate.weight": 3 * draw(sizes.experts, sizes.hidden)}
+        for number in range(sizes.experts):
+            made |= projections(f"{prefix}mlp.experts.{number}.", sizes.expert_mlp)
+        made |= projections(f"{prefix}mlp.shared_expert.", sizes.shared_mlp)
+        return made | {f"{prefix}mlp.shared_expert_gate.weight": draw(1, sizes.hidden)}
 
     def attention(prefix):
         width, kv_width = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
@@ -172,8 +197,28 @@ def _layer(tensors, sizes, prefix, hidden):
     mix = _attended if f"{prefix}self_attn.q_proj.weight" in tensors else _recurrent
     hidden = hidden + mix(tensors, sizes, prefix, _norm(hidden, tensors[f"{prefix}input_layernorm.weight"]))
     x = _norm(hidden, tensors[f"{prefix}post_attention_layernorm.weight"])
-    gate, up = (x @ tensors[f"{prefix}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
-    return hidden + (_silu(gate) * up) @ tensors[f"{prefix}mlp.down_proj.weight"].T
+    return hidden + _fed_forward(tensors, sizes, f"{prefix}mlp.", x)
+
+
+def _projected(tensors, prefix, x):
+    gate, up = (x @ tensors[f"{prefix}{name}_proj.weight"].T for name in ("gate", "up"))
+    return (_silu(gate) * up) @ tensors[f"{prefix}down_proj.weight"].T
+
+
+def _fed_forward(tensors, sizes, prefix, x):
+    """Return what a layer's feed-forward gives; with experts, of the likeliest of each token and of the shared one."""
+    if not sizes.experts:
+        return _projected(tensors, prefix, x)
+    scores = np.exp(x @ tensors[f"{prefix}gate.weight"].T)
+    chosen = np.argsort(-scores, axis=-1)[:, : sizes.experts_of_token]
+    shares = np.take_along_axis(scores, chosen, axis=-1)
+    shares /= shares.sum(axis=-1, keepdims=True)
+    shared = _projected(tensors, f"{prefix}shared_expert.", x)
+    made = shared * _sigmoid(x @ tensors[f"{prefix}shared_expert_gate.weight"].T)
+    for token, (numbers, weights) in enumerate(zip(chosen, shares, strict=True)):
+        for number, weight in zip(numbers, weights, strict=True):
+            made[token] += weight * _projected(tensors, f"{prefix}experts.{number}.", x[token])
+    return made
 
 
 def _wide(tensors):

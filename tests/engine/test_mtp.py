@@ -104,9 +104,9 @@ class Served:
                     break
 
 
-@pytest.fixture(scope="module")
-def served(unchecked_types):
-    return Served(Sizes())
+@pytest.fixture(scope="module", params=[0, 6], ids=["dense", "experts"])
+def served(unchecked_types, request):
+    return Served(Sizes(experts=request.param))
 
 
 def test_it_drafts_what_the_reference_does_and_the_answers_are_those_without(served, start_engine):
