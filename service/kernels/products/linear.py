@@ -128,7 +128,7 @@ def linear(
             product = multiply(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in), spans)
             return _as_asked(product, x, weight, num_in_axes, dtype)
 
-        most = most_native_tokens(products.native, weight.dtype, has_spans=spans is not None)
+        most = most_native_tokens(products.native, weight.dtype, num_padded=0 if spans is None else num_tokens)
         return _by_tokens(
             native,
             lambda: _product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype),
@@ -170,7 +170,7 @@ def _octets_product(
         token_scales = jax.lax.expand_dims(token_scale, range(token_axes, sums.ndim))
         return (sums.astype(jnp.float32) * (token_scales * scale)).astype(dtype or x.dtype)
 
-    most = most_native_tokens(products.native, weight.values.dtype, has_spans=spans is not None)
+    most = most_native_tokens(products.native, weight.values.dtype, num_padded=0 if spans is None else num_tokens)
     return _by_tokens(native, otherwise, most=most if x.dtype == jnp.float32 else 0, num_tokens=num_tokens, spans=spans)
 
 
