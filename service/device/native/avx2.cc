@@ -34,18 +34,28 @@ INLINE Sums ReduceVectors(const Sums* sums) {
          SHUFFLE(quarters[0], quarters[1], 1, 3, 5, 7, 9, 11, 13, 15);
 }
 
+// Of up to three tokens and four rows.
+struct Totals {
+  Floats parts[2];
+
+  INLINE float operator[](int index) const { return parts[index / 8][index % 8]; }
+};
+
 struct Float32 {
   using X = float;
   using W = float;
   using Sums = Floats;
-  static constexpr int kStep = 8, kTokens = 2, kUpdateVectors = 2;
+  static constexpr int kStep = 8, kTokens = 3, kUpdateVectors = 2;
 
   static INLINE __m256 LoadX(const float* x) { return _mm256_loadu_ps(x); }
   static INLINE __m256 LoadW(const float* w) { return _mm256_loadu_ps(w); }
   static INLINE Floats AddProduct(Floats sums, __m256 x, __m256 w) {
     return (Floats)_mm256_fmadd_ps(x, w, (__m256)sums);
   }
-  static INLINE Floats Reduce(const Floats* sums) { return ReduceVectors(sums); }
+  static INLINE Totals Reduce(const Floats* sums) {
+    const Floats last[8] = {sums[8], sums[9], sums[10], sums[11]};
+    return {{ReduceVectors(sums), ReduceVectors(last)}};
+  }
 };
 
 // A bfloat16 is the upper half of a float32.

@@ -21,13 +21,13 @@ constexpr int64_t kChunkBytes = 128 * 1024;  // of rows, and of tokens: both fit
 template <class Kind, int kRows, int kTokens>
 INLINE void AddProducts(const typename Kind::X* x, int64_t x_pitch, const typename Kind::W* w, int64_t pitch,
                         typename Kind::Sums* sums) {
-  decltype(Kind::LoadW(w)) rows[kRows];
-  UNROLL for (int r = 0; r < kRows; ++r) rows[r] = Kind::LoadW(w + r * pitch);
-  UNROLL for (int t = 0; t < kTokens; ++t) {
-    const auto values = Kind::LoadX(x + t * x_pitch);
-    UNROLL for (int r = 0; r < kRows; ++r) {
+  decltype(Kind::LoadX(x)) values[kTokens];
+  UNROLL for (int t = 0; t < kTokens; ++t) values[t] = Kind::LoadX(x + t * x_pitch);
+  UNROLL for (int r = 0; r < kRows; ++r) {
+    const auto row = Kind::LoadW(w + r * pitch);
+    UNROLL for (int t = 0; t < kTokens; ++t) {
       typename Kind::Sums& sum = sums[t * kDotRows + r];
-      sum = Kind::AddProduct(sum, values, rows[r]);
+      sum = Kind::AddProduct(sum, values[t], row);
     }
   }
 }
@@ -88,6 +88,12 @@ INLINE void DotRows(const Product& p, int64_t row, int64_t first_token, int64_t 
     }
   }
   for (; token + kTokens <= after_token; token += kTokens) DotTile<Kind, kRows, kTokens, 0>(p, row, 1, token);
+  if constexpr (kTokens == 3) {
+    if (token + 2 <= after_token) {
+      DotTile<Kind, kRows, 2, 0>(p, row, 1, token);
+      token += 2;
+    }
+  }
   for (; token < after_token; ++token) DotTile<Kind, kRows, 1, 0>(p, row, 1, token);
 }
 
