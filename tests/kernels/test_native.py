@@ -204,7 +204,7 @@ def test_products_without_native_instructions_are_xlas(native: NativeCode, dtype
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_tokens_inside_spans_have_their_product_whether_they_are_few_or_many(dtype: str):
+def test_linear_uses_them_for_tokens_inside_spans_whether_few_or_many(dtype: str):
     """Few, as many as are multiplied in C++, and one more, by one program."""
     from service.kernels.products.linear import Products, linear
     from service.kernels.products.quantized import QuantizedWeight
