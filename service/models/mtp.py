@@ -33,6 +33,11 @@ class MtpConfig:
     target_norm: Norm  # the last norm of the model
     taps: tuple[int, ...]  # the layer of the model, before which hidden states are taken: the one behind the last
 
+    @property
+    def target_size(self) -> int:
+        """The width of hidden states of the model, which is the layer's."""
+        return self.decoder.hidden_size
+
 
 def read_mtp(values: Mapping[str, Any], target: DecoderConfig) -> MtpConfig | None:
     """Return the layer that a checkpoint brings; None if it has none that is served.

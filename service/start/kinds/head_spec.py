@@ -40,16 +40,7 @@ class HeadSpec(DraftSpec):
     target_dtype: np.dtype  # of the hidden states
     # The arrays of the target that it reads, each with its name in the head.
     shared: tuple[tuple[str, WeightSpec], ...]
-
-    @property
-    @abstractmethod
-    def taps(self) -> tuple[int, ...]:
-        """The layers of the target, before which hidden states are kept."""
-
-    @property
-    @abstractmethod
-    def target_size(self) -> int:
-        """The width of these."""
+    head: Eagle3Config | MtpConfig
 
     @abstractmethod
     def make_head(self, layer: "Decoder") -> "DraftHead":
@@ -59,12 +50,12 @@ class HeadSpec(DraftSpec):
     @override
     def key_inputs(self) -> Mapping[str, Any]:
         shared = [(name, spec.shape, spec.dtype.name) for name, spec in self.shared]
-        return {**super().key_inputs, "shared": shared}
+        return {**super().key_inputs, "shared": shared, "model": asdict(self.head)}
 
     @override
     def beside(self, size: ModelSize) -> ModelSize:
         size = super().beside(size)
-        kept_bytes = len(self.taps) * self.target_size * self.target_dtype.itemsize
+        kept_bytes = len(self.head.taps) * self.head.target_size * self.target_dtype.itemsize
         return replace(size, kv_bytes_per_token=size.kv_bytes_per_token + kept_bytes)
 
     @override
@@ -80,14 +71,14 @@ class HeadSpec(DraftSpec):
     def programs(self, shapes: EngineShapes, drafting: "Drafting") -> Sequence[Program]:
         from service.engine.steps.draft import draft_programs
 
-        kept = (len(self.taps), shapes.num_pages, shapes.page_size, self.target_size)
+        kept = (len(self.head.taps), shapes.num_pages, shapes.page_size, self.head.target_size)
         shared = (replace(spec, name=name) for name, spec in self.shared)
         weights = weight_shapes((*self.specs, *shared), self.mesh)
         return draft_programs(drafting, shapes, weights, jax.ShapeDtypeStruct(kept, self.target_dtype))
 
     @override
     def with_taps(self, shapes: EngineShapes) -> EngineShapes:
-        return replace(shapes, taps=self.taps)
+        return replace(shapes, taps=self.head.taps)
 
     @override
     def make_drafter(
@@ -120,21 +111,6 @@ class Eagle3Spec(HeadSpec):
         formats = self.formats
         return eagle3_weight_specs(self.head, formats.dtype, formats.quantization, formats.weight_dtype)
 
-    @property
-    @override
-    def taps(self) -> tuple[int, ...]:
-        return self.head.taps
-
-    @property
-    @override
-    def target_size(self) -> int:
-        return self.head.target_size
-
-    @property
-    @override
-    def key_inputs(self) -> Mapping[str, Any]:
-        return {**super().key_inputs, "model": asdict(self.head)}
-
     @override
     def make_head(self, layer: "Decoder") -> "DraftHead":
         from service.models.eagle3_head import Eagle3Head
@@ -154,21 +130,6 @@ class MtpSpec(HeadSpec):
     def specs(self) -> tuple[WeightSpec, ...]:
         formats = self.formats
         return mtp_weight_specs(self.head, formats.dtype, formats.quantization, formats.weight_dtype)
-
-    @property
-    @override
-    def taps(self) -> tuple[int, ...]:
-        return self.head.taps
-
-    @property
-    @override
-    def target_size(self) -> int:
-        return self.head.decoder.hidden_size
-
-    @property
-    @override
-    def key_inputs(self) -> Mapping[str, Any]:
-        return {**super().key_inputs, "model": asdict(self.head)}
 
     @override
     def make_head(self, layer: "Decoder") -> "DraftHead":
