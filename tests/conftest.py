@@ -6,6 +6,7 @@ them too: programs are compiled quickly, except in the slow tests of cold starts
 """
 
 import atexit
+import contextlib
 import gc
 import os
 import shutil
@@ -151,6 +152,16 @@ def compiled_anew():
     yield
     jax.config.update("jax_compilation_cache_dir", folder)
     reset_cache()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def usual_niceness():
+    """Take back the lower priority of a load on the test's own thread, which later tests and processes would inherit."""
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    if os.getpriority(os.PRIO_PROCESS, 0) != niceness:
+        with contextlib.suppress(PermissionError):  # only root may
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
 
 
 @pytest.fixture(autouse=True)
