@@ -156,7 +156,7 @@ def compiled_anew():
 
 @pytest.fixture(scope="module", autouse=True)
 def usual_niceness():
-    """Take back the lower priority of a load on the test's own thread, which later tests and processes would inherit."""
+    """Take back a low priority that a test gave its own thread, which later tests and processes would inherit."""
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     yield
     if os.getpriority(os.PRIO_PROCESS, 0) != niceness:
