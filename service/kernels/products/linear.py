@@ -128,13 +128,11 @@ def linear(
             product = multiply(x.reshape(num_tokens, num_in), weight.reshape(-1, num_in), spans)
             return _as_asked(product, x, weight, num_in_axes, dtype)
 
-        most = most_native_tokens(products.native, weight.dtype, num_padded=0 if spans is None else num_tokens)
+        def otherwise() -> Float[Array, "*token_out"]:
+            return _product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype)
+
         return _by_tokens(
-            native,
-            lambda: _product(x, weight.astype(x.dtype), products.num_splits, num_in_axes, dtype),
-            most=most if x.dtype == jnp.float32 else 0,
-            num_tokens=num_tokens,
-            spans=spans,
+            native, otherwise, _native_code(products, x), weight.dtype, num_tokens=num_tokens, spans=spans
         )
     if num_tokens <= products.widened_tokens.of(weight.values.dtype):
         return _few_tokens_product(x, weight, num_in_axes, dtype)
@@ -170,14 +168,27 @@ def _octets_product(
         token_scales = jax.lax.expand_dims(token_scale, range(token_axes, sums.ndim))
         return (sums.astype(jnp.float32) * (token_scales * scale)).astype(dtype or x.dtype)
 
-    most = most_native_tokens(products.native, weight.values.dtype, num_padded=0 if spans is None else num_tokens)
-    return _by_tokens(native, otherwise, most=most if x.dtype == jnp.float32 else 0, num_tokens=num_tokens, spans=spans)
+    return _by_tokens(
+        native, otherwise, _native_code(products, x), weight.values.dtype, num_tokens=num_tokens, spans=spans
+    )
+
+
+def _native_code(products: Products, x: Float[Array, "*token_in"]) -> NativeCode:
+    """Return which C++ products there are of tokens; none but in float32."""
+    return products.native if x.dtype == jnp.float32 else NativeCode.NONE
 
 
 def _by_tokens(
-    native: Callable[[], Array], otherwise: Callable[[], Array], *, most: int, num_tokens: int, spans: Spans | None
+    native: Callable[[], Array],
+    otherwise: Callable[[], Array],
+    code: NativeCode,
+    weight_dtype: np.dtype,
+    *,
+    num_tokens: int,
+    spans: Spans | None,
 ) -> Array:
-    """Return the C++ product of up to `most` tokens; with spans, a step decides as it runs, as others are padding."""
+    """Return the C++ product or XLA's, by the number of tokens; with spans a step counts those inside as it runs."""
+    most = most_native_tokens(code, weight_dtype, num_padded=0 if spans is None else num_tokens)
     if num_tokens <= most:
         return native()
     if spans is None or most == 0:

@@ -29,7 +29,7 @@ from service.kernels.limits import skips_padding
 type Spans = Int32[Array, "span 2"]  # first and end of each run of tokens, in order
 NO_LIMIT = 2**31 - 1  # of the tokens of a step
 # With more tokens, XLA's products, which pack weights, are at least as fast. Measured on Zen 4 with AVX-512, on Zen 3
-# with AVX2, where XLA's int8 products take 1.1 to 4 times as long; not measured on AMX, where XLA's int8 products use
+# with AVX2, where XLA's int8 products take 1 to 5 times as long; not measured on AMX, where XLA's int8 products use
 # matrix units, nor on Arm, where products are those of AVX2 in vectors of half the size.
 MAX_FLOAT32_TOKENS: dict[NativeCode, int] = {
     **dict.fromkeys((NativeCode.AVX2, NativeCode.AVX512, NativeCode.AVX512_BF16, NativeCode.AMX), 512),
@@ -152,7 +152,7 @@ def most_native_tokens(native: NativeCode, weight_dtype: np.dtype, *, num_padded
 
     Args:
         native: what the library offers.
-        weight_dtype: of the weight.
+        weight_dtype: in which a weight is stored; float32, bfloat16 and int8 are served.
         num_padded: what XLA would multiply, where only tokens inside spans count; 0 without spans.
     """
     if weight_dtype not in MAX_TOKENS or not native.has_products:
